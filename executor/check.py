@@ -20,9 +20,7 @@ from executor.replay.draws import Draws
 from executor.stage_inputs import constants_of, given_again, model_arguments
 from executor.starting_weights import StartingWeights, builder_of
 from profiles.errors import RunError
-from profiles.model.building.tensor_parallel_rules import is_transposed
 from profiles.model.loaders import ModelSpec
-from profiles.model.tracing.trace_tensor_parallel import own_order
 from simulator.values.measurement import GradientCheck
 from simulator.values.plan import Plan
 
@@ -35,8 +33,10 @@ rounding. A bias that batch normalisation takes out again has no gradient but ro
 check's floor in a random module, 2026-11-22)."""
 
 
-def check_gradients(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device) -> GradientCheck:
-    """The check of a whole step; a collective.
+def check_gradients(
+    plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, *, backend: str = ""
+) -> GradientCheck:
+    """The check of a whole step; a collective. `backend` as of Rank.
 
     Raises RunError where the loss of the unsplit model is not finite.
     """
@@ -50,7 +50,7 @@ def check_gradients(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.devic
                 + (f" ({place.words})" if place is not None else "")
                 + "; mend the model or its loss, or run without --check"
             )
-        with Rank(plan, spec, mesh, device, Recorder(), exact=dtype) as rank:
+        with Rank(plan, spec, mesh, device, Recorder(), exact=dtype, backend=backend) as rank:
             loss = rank.forward_backward()
             mine = compare_gradients(rank, loss, reference_loss, reference)
         check = combined(gather_all(mine))
@@ -102,24 +102,15 @@ def compare_gradients(
     worst, worst_name, checked = 0.0, "", 0
     whole_norm = sum(float(wide(g).norm()) ** 2 for g in reference.values()) ** 0.5
     canonical = {name: group[0] for group in rank.plan.tied_parameters for name in group}
-    transposed = {
-        path
-        for stage in rank.stages.values()
-        for path, module in stage.model.named_modules()
-        if is_transposed(module)
-    }
+    shardings = (stage.sharding for stage in rank.stages.values())
+    split = {name: sharding for sharding in shardings for name in sharding.splits}
     for name, p in rank.parameters().items():
         wanted = reference.get(canonical.get(name, name), reference.get(name))
         if p.grad is None and wanted is None:
             continue
-        path = name.rpartition(".")[0]
-        found = own_order(
-            name,
-            whole(torch.zeros_like(p) if p.grad is None else p.grad),
-            rank.plan.tensor_parallel,
-            rank.plan.degrees.tp,
-            transposed=path in transposed,
-        )
+        found = whole(torch.zeros_like(p) if p.grad is None else p.grad)
+        if wanted is not None and name in split:
+            wanted = split[name].share(wanted, name, rank.mesh.at.tp)
         wanted = torch.zeros_like(found) if wanted is None else wanted
         error = relative_error(found, wanted, least=1e-5 * whole_norm)
         checked += 1
@@ -146,7 +137,8 @@ def wide(x: Tensor) -> Tensor:
 
 
 def whole(x: Tensor) -> Tensor:
-    """The full tensor of a DTensor (a collective), or the tensor itself, in main memory."""
+    """What the replicas hold together of a tensor that FSDP2 shards (a collective), or the tensor
+    itself, in main memory."""
     full: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
     return full.detach().cpu()
 

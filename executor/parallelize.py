@@ -1,9 +1,11 @@
 """Applying a plan's tensor and data parallelism to the stages of one rank.
 
-Tensor parallelism is DTensor's, with layers split by columns or rows. Unlike torch's
-ColwiseParallel and RowwiseParallel it takes layers that keep their weight as [in, out] (GPT-2's
-Conv1D), and those in whose weight query, key and value lie side by side: their features are first
-reordered to [rank, part, feature], so that each rank's share holds its heads of all three.
+Tensor parallelism splits linear layers by columns or rows, as in Megatron-LM (Shoeybi et al.,
+arXiv 1909.08053, section 3). A rank's shares are plain tensors. torch's ColwiseParallel and
+RowwiseParallel make DTensors, whose dispatch costs more than 1 ms of host time per product: a layer
+of Llama then took 6.0 times the host time of a whole one, and now takes 1.2 (bench/). They also
+lack layers that keep their weight as [in, out] (GPT-2's Conv1D), and layers with one weight for
+query, key and value, of which a rank's share has a part of each.
 
 Data parallelism by ZeRO stage: 0 keeps everything whole (replica_gradients.py); 1 to 3 are FSDP2
 (fully_shard per block), which sums each block's gradients in the backward that makes them: under 1,
@@ -25,113 +27,122 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
-from torch.distributed.tensor.parallel import ParallelStyle
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from executor.mesh import Mesh, local
 from executor.replay.data_flow import written_units
 from executor.stages import StageModule
 from executor.starting_weights import StartingWeights
+from executor.weight_products import outside_weights
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
-from profiles.model.building.tensor_parallel_rules import is_transposed, matches, split_of
-from profiles.model.tracing.trace_tensor_parallel import part_sizes, split_dim, use_local_sizes
+from profiles.model.building.tensor_parallel_rules import Rule, matches
+from profiles.model.tracing.trace_tensor_parallel import Sharding, shard
 from simulator.values.plan import Plan
 
 
-class SplitLayer(ParallelStyle):
-    """A linear layer split by `column` or `row`, in parts.
+class _SumOutputs(torch.autograd.Function):
+    """The sum of the ranks' parts of an output; each part has the gradient of the sum."""
 
-    By column it takes a whole input and gives its own features; by row it takes its own features
-    and gives the sum over all ranks.
-    """
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+        return _summed(part, group)
 
-    def __init__(
-        self, side: str, parts: tuple[int, ...], starting: StartingWeights, inputs: WholeInputs
-    ) -> None:
-        self.side, self.parts, self.starting, self.inputs = side, parts, starting, inputs
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient, None
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        dim = split_dim(self.side, is_transposed(module))
-        columns = self.side == "column"
 
-        def split(name: str, child: nn.Module, mesh: DeviceMesh) -> None:
-            for key, p in list(child.named_parameters(recurse=False)):
-                own = dim if key == "weight" else 0
-                held = key == "weight" or columns
-                if held:
-                    part_sizes(p.shape[own], self.parts, mesh.size())  # raises where it is uneven
-                on_meta = distribute_tensor(
-                    p.detach(), mesh, [Shard(own) if held else Replicate()], src_data_rank=None
-                )
-                share = nn.Parameter(on_meta, requires_grad=p.requires_grad)
-                self.starting.split(p, share, self.parts)
-                child.register_parameter(key, share)
+class _SumGradients(torch.autograd.Function):
+    """A whole input, whose gradient is the sum of the ranks' gradients."""
 
-        give: Any = partial(_give, Shard(-1) if columns else Replicate())
-        take: Any = self.inputs.take if columns else self.inputs.take_share
-        # torch's annotations say that these two return nothing.
-        return distribute_module(module, device_mesh, split, take, give)
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return _summed(gradient, ctx.group), None
+
+
+class _OnFirstRank(torch.autograd.Function):
+    """A whole bias that only the first rank adds; each rank has its whole gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, bias: Tensor, first: bool) -> Tensor:
+        return bias.clone() if first else torch.zeros_like(bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient, None
+
+
+def _summed(part: Tensor, group: Any) -> Tensor:
+    """The sum over the ranks in new memory, because autograd may still hold the part."""
+    total = part.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=group)
+    return total
 
 
 class WholeInputs:
-    """Whole inputs of layers split by column as DTensors, one for layers that follow each other and
-    read the same tensor (queries, keys and values): autograd adds the gradients of those layers,
-    and the ranks sum them once. It is kept until a layer split by row follows: under recomputation
-    no layer saves it."""
+    """Whole inputs of layers split by column, one for layers that follow each other and read the
+    same tensor (queries, keys and values): autograd adds the gradients of those layers, and the
+    ranks sum them once. It is kept until a layer split by row follows: under recomputation no layer
+    saves it."""
 
-    def __init__(self) -> None:
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self.group, self.first = mesh.get_group(), mesh.get_local_rank() == 0
         self._state: tuple[Tensor, int, bool] | None = None
-        self._made: DTensor | None = None
+        self._made: Tensor | None = None
 
-    def take(self, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
-        """The inputs of a layer split by column."""
+    def take(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Before a layer split by column."""
         x: Tensor = inputs[0]
         state = (x, x._version, torch.is_grad_enabled())
         if self._state is None or self._state[0] is not x or self._state[1:] != state[1:]:
-            made = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
-            self._state, self._made = state, made
+            self._state, self._made = state, _SumGradients.apply(x, self.group)  # type: ignore[no-untyped-call] # torch's is
         return (self._made, *inputs[1:])
 
-    def take_share(self, module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> Any:
-        """The inputs of a layer split by row."""
+    def take_share(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Before a layer split by row."""
         self._state = self._made = None
-        return (DTensor.from_local(inputs[0], mesh, [Shard(-1)], run_check=False), *inputs[1:])
+        bias = module._parameters.get("bias")
+        if bias is not None:
+            # The module finds this one first. A recomputation may end inside the layer, so the
+            # parameter is left where it is.
+            added = _OnFirstRank.apply(bias, self.first)  # type: ignore[no-untyped-call] # torch's is
+            vars(module)["bias"] = added
 
-
-def _give(
-    wanted: Shard | Replicate, module: nn.Module, output: DTensor, mesh: DeviceMesh
-) -> Tensor:
-    shared = output.redistribute(mesh, [wanted]).to_local()
-    # `to_local` gives a view made inside an autograd function, which autograd lets nobody change in
-    # place: an activation with `inplace=True` behind the layer would fail.
-    given: Tensor = torch.ops.aten._unsafe_view(shared, shared.shape)
-    return given
+    def give_sum(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        """Behind a layer split by row."""
+        vars(module).pop("bias", None)
+        total: Tensor = _SumOutputs.apply(output, self.group)  # type: ignore[no-untyped-call] # torch's is
+        return total
 
 
 def apply_tensor_parallelism(
-    stage: StageModule, plan: Plan, mesh: Mesh, starting: StartingWeights
-) -> None:
-    """Split the stage's linear layers, whose weights are on meta yet, over the tp group."""
-    degrees = plan.degrees
-    if degrees.tp == 1:
-        return
-    from torch.distributed.tensor.parallel import parallelize_module
+    model: nn.Module, rules: Iterable[Rule], mesh: Mesh, starting: StartingWeights
+) -> Sharding:
+    """Split a stage's linear layers, whose weights are on meta yet, over the tp group.
 
-    styles: dict[str, ParallelStyle] = {}
-    inputs = WholeInputs()
-    for path, module in stage.model.named_modules():
-        if next(module.named_parameters(), None) is None:  # another stage's
-            continue
-        for pattern, kind in plan.tensor_parallel:
-            side, parts = split_of(kind)
-            splits = isinstance(module, nn.Linear) or is_transposed(module) or len(parts) > 1
-            if side and splits and matches(pattern, path):
-                styles[path] = SplitLayer(side, parts, starting, inputs)
-    if styles:
-        parallelize_module(stage.model, mesh.tp, styles)
-    use_local_sizes(stage.model, plan.tensor_parallel, degrees.tp)
+    Raises TraceError for features that tp does not divide.
+    """
+    whole = dict(model.named_parameters(remove_duplicate=False))
+    sharding = shard(model, rules, mesh.degrees.tp)
+    inputs = WholeInputs(mesh.tp)
+    for path, side in sharding.rules.items():
+        module = model.get_submodule(path)
+        if side == "column":
+            module.register_forward_pre_hook(inputs.take)
+        else:
+            module.register_forward_pre_hook(inputs.take_share)
+            module.register_forward_hook(inputs.give_sum)
+    for name in sharding.splits:
+        take = partial(sharding.share, name=name, rank=mesh.at.tp)
+        starting.split(whole[name], model.get_parameter(name), take)
+    return sharding
 
 
 def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, mesh: Mesh) -> None:
@@ -171,7 +182,7 @@ def apply_fully_sharded(
         # What a stage receives has the types that the model made; whole numbers cross as bits.
         as_given = replace(policy, cast_forward_inputs=False)
     settings: dict[str, Any] = {
-        "mesh": mesh.dp,
+        "mesh": mesh.shards,
         "reshard_after_forward": plan.zero_stage == 3,
         "mp_policy": policy,
     }
@@ -204,13 +215,8 @@ def kept_whole(p: Tensor) -> bool:
 
 
 def _without_weights(module: nn.Module, args: Any, output: Any) -> Any:
-    """Weights of the unit that it gives back (learned latents, expanded) as tensors of their own:
-    FSDP2 frees the memory of a unit's weights behind it."""
-    return tree_map_only(
-        Tensor,
-        lambda x: x.clone() if isinstance(x if x._base is None else x._base, nn.Parameter) else x,
-        output,
-    )
+    """Weights that the unit gives back (learned latents, expanded) as tensors of their own."""
+    return tree_map_only(Tensor, outside_weights, output)
 
 
 def _without_views(module: nn.Module, args: Any, output: Any) -> Any:
@@ -257,24 +263,18 @@ def without_shared_weights(units: tuple[nn.Module, ...], model: nn.Module) -> tu
 
 
 def own_part(p: nn.Parameter) -> nn.Parameter:
-    """What an optimizer updates of a parameter: this rank's part of a split one, in the same
-    memory. As DTensors the parts would go through its dispatch at each of AdamW's ten ops, half a
-    millisecond a parameter on a CPU (torch 2.13, a tp2 pipeline of two linear layers, 2026-11-22).
+    """What an optimizer updates of a parameter: this rank's part of one that FSDP2 shards, in the
+    same memory. As DTensors the parts would go through its dispatch at each of AdamW's ten ops,
+    half a millisecond a parameter on a CPU (torch 2.13, two linear layers, 2026-11-22).
     """
     return nn.Parameter(p.to_local().detach()) if isinstance(p, DTensor) else p
 
 
 def own_gradient(p: nn.Parameter) -> Tensor | None:
-    """The gradient of `own_part`; of one that lies as its parameter does, in the same memory.
+    """The gradient of `own_part`, in the same memory.
 
     Not recorded: through autograd each gradient took 25 us of host time, 3.5 of the 13 ms of a
     MobileNet's optimizer step in bf16 (142 parameters, torch 2.13 on a CPU, 2026-11-22).
     """
-    if not isinstance(p, DTensor) or p.grad is None:
-        return p.grad
-    assert isinstance(p.grad, DTensor)
     with torch.no_grad():
-        same = p.grad.placements == p.placements
-        whole = p.grad if same else p.grad.redistribute(placements=p.placements)
-        gradient: Tensor = whole.to_local()
-    return gradient
+        return None if p.grad is None else local(p.grad)

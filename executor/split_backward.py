@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from executor.replay.mode_switch import HandingMode
-from executor.weight_products import Linear, Product, Target, recognise, target_of
+from executor.weight_products import Product, Target, outside_weights, recognise, target_of
 from profiles.errors import RunError
 
 Around = Callable[[Any], AbstractContextManager[None]]
@@ -68,7 +68,7 @@ class Pending:
         dw, db = self.product.of_weight(self.x, self.dy, self.like, want=want)
         for target, gradient in ((self.weight, dw), (self.bias, db)):
             if target is not None and gradient is not None:
-                target.add(_placed(gradient, target.parameter))
+                target.add(gradient)
 
     def _added(self) -> bool:
         """Whether the weight's gradient could be added in place."""
@@ -151,9 +151,8 @@ class SplitBackward:
         if found is None or torch.is_autocast_enabled(found.x.device.type):
             return func(*args, **kwargs)
         weight, bias = target_of(found.weight), target_of(found.bias)
-        spread = hasattr(found.weight, "placements")  # a DTensor
         other_hooks = bool(self._hooks) and self._hooks[-1] != _saved_tensor_hooks()
-        if weight is None or other_hooks or (spread and not isinstance(found.product, Linear)):
+        if weight is None or other_hooks:
             return func(*args, **kwargs)
         return _Split.apply(self, found.product, (weight, bias), *found[1:])  # type: ignore[no-untyped-call] # torch's is
 
@@ -191,7 +190,7 @@ class _Split(torch.autograd.Function):
             dw, db = ctx.product.of_weight(x, dy, weight, want=now)
         if any(target is not None for target in later):
             # x goes without its graph; dy as the very tensor, which autograd then sees is in use.
-            x = x.detach()
+            x = outside_weights(x).detach()
             versions = x._version, dy._version
             product, (w, b), like = ctx.product, later, weight.detach()
             ctx.split.waits.append(Pending(product, x, dy, w, b, like, versions, ctx.label))
@@ -201,12 +200,3 @@ class _Split(torch.autograd.Function):
 def _saved_tensor_hooks() -> Any:
     """The hooks on saved tensors that are in force (a private name of torch 2.11 to 2.13)."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
-
-
-def _placed(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """A DTensor's gradient, split over the mesh as its parameter is."""
-    placements = getattr(parameter, "placements", None)
-    if placements is None:
-        return gradient
-    placed: Tensor = gradient.redistribute(placements=placements)  # type: ignore[attr-defined] # DTensor's
-    return placed

@@ -33,6 +33,7 @@ from executor.stage_inputs import given_again
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
+from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 _CPU = torch.device("cpu")
 
@@ -70,6 +71,7 @@ class StageModule(nn.Module):
         self.draws: Draws | None = None  # set before `watch_entries`, where the model draws
         self.copies: WorkingCopies | None = None  # in mixed precision without sharded parameters
         self.replicas = ReplicaGradients((), None, 1)  # of weights that no replica shards
+        self.sharding = Sharding(tp=1)  # what tensor parallelism splits
         self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last

@@ -10,34 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
-from torch.overrides import TorchFunctionMode
 
 from executor.replay.wire import stored_type
 from profiles.errors import ModelError
 from profiles.model.building.build import BuiltModel, build_model, needs_values, to_meta
 from profiles.model.loaders import ModelSpec
-from profiles.model.tracing.trace_tensor_parallel import by_rank
 from simulator.values.plan import Plan
-
-# How modules draw their first values: what of torch.nn.init a mode sees, and the methods that the
-# rest of it calls (2.13: trunc_normal_ calls none that is seen, and runs on meta tensors).
-_FILLS = frozenset(["normal_", "uniform_", "kaiming_uniform_", "constant_", "zero_", "fill_"])
-
-
-class _NothingFilled(TorchFunctionMode):
-    """Leaves meta tensors as they are where they would be filled: they have no values, and torch
-    takes half of the time in which a model is built to find the shape of what it draws."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in _FILLS:
-            filled = args[0] if args else kwargs.get("tensor")
-            if isinstance(filled, Tensor) and filled.is_meta:
-                return filled
-        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -53,8 +31,7 @@ def parameters_on_meta() -> Iterator[None]:
 
     nn.Module.register_parameter = to_meta  # type: ignore[method-assign, assignment] # undone
     try:
-        with _NothingFilled():
-            yield
+        yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign] # as it was
 
@@ -85,14 +62,16 @@ class StartingWeights:
     def __init__(self, model: nn.Module, device: torch.device, seed: int) -> None:
         self._device, self._seed = device, seed
         self._names: dict[Tensor, str] = {}
-        self._parts: dict[Tensor, tuple[int, ...]] = {}
+        self._shares: dict[Tensor, tuple[Tensor, Callable[[Tensor], Tensor]]] = {}
         for held in (model.named_parameters, model.named_buffers):
             for name, x in held(remove_duplicate=False):
                 self._names.setdefault(x, name)
 
-    def split(self, whole: nn.Parameter, share: nn.Parameter, parts: tuple[int, ...]) -> None:
-        """`share`, a DTensor on meta, stands where `whole` did; its features lie rank by rank."""
-        self._names[share], self._parts[share] = self._names[whole], parts
+    def split(
+        self, whole: Tensor, share: nn.Parameter, share_of: Callable[[Tensor], Tensor]
+    ) -> None:
+        """`share`, on meta, replaces `whole`; `share_of` takes its values from the whole's."""
+        self._names[share], self._shares[share] = self._names[whole], (whole, share_of)
 
     @torch.no_grad()
     def fill(self, module: nn.Module) -> dict[str, nn.Parameter]:
@@ -115,15 +94,8 @@ class StartingWeights:
         return made
 
     def _value(self, x: Tensor) -> Tensor:
-        value = initial_value(self._names[x], x, self._seed)
-        if not isinstance(x, DTensor):
-            return value.to(self._device)
-        (placement,), mesh = x.placements, x.device_mesh
-        if isinstance(placement, Shard):
-            ordered = by_rank(value, self._parts[x], mesh.size(), placement.dim)
-            value = ordered.chunk(mesh.size(), placement.dim)[mesh.get_local_rank()].clone()
-        share = value.to(self._device)
-        return DTensor.from_local(share, mesh, [placement], run_check=False)
+        whole, share_of = self._shares.get(x, (x, Tensor.detach))
+        return share_of(initial_value(self._names[x], whole, self._seed)).to(self._device)
 
 
 def builder_of(plan: Plan, spec: ModelSpec, dtype: str) -> Callable[..., BuiltModel]:
@@ -139,20 +111,13 @@ def _builder(
     return partial(build_meta, spec, sequence_length=sequence_length, dtype=dtype, seed=seed)
 
 
-def build_meta(
-    spec: ModelSpec, *, micro_batch: int, sequence_length: int, dtype: str, seed: int
-) -> BuiltModel:
+def build_meta(spec: ModelSpec, **settings: Any) -> BuiltModel:
     """The model with meta parameters and real buffers and inputs; its parameters are made where
-    the factory asks for their values."""
-    build = partial(
-        build_model,
-        spec,
-        micro_batch=micro_batch,
-        sequence_length=sequence_length,
-        dtype=dtype,
-        device="cpu",
-        seed=seed,
-    )
+    the factory asks for their values.
+
+    settings  of `build_model`
+    """
+    build = partial(build_model, spec, device="cpu", **settings)
     try:
         with parameters_on_meta():
             return build()

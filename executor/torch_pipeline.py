@@ -25,6 +25,7 @@ from torch.distributed.pipelining._backward import stage_backward
 from executor.replay.data_flow import Shapes
 from executor.stages import StageModule
 from executor.unit_gradients import (
+    groups_of,
     has_sent_all,
     keep_gradient_sums,
     send_in_next_backward,
@@ -224,23 +225,19 @@ class _Stage(PipelineStage):
         for infos in (self.args_recv_info, self.grad_recv_info):
             self._messages.release(infos.get(chunk, ()))
 
-    def backward_maybe_with_nosync(
-        self, backward_type: Any, bwd_kwargs: Any, last_backward: bool = False
-    ) -> Any:
-        if not (self._sharded and last_backward):
-            return super().backward_maybe_with_nosync(backward_type, bwd_kwargs)
-        send_in_next_backward(self.submod, last=True)
-        outputs, gradients = bwd_kwargs["stage_output"], bwd_kwargs["output_grads"]
-        return stage_backward(outputs, gradients, bwd_kwargs["input_values"]), None
+    def backward_maybe_with_nosync(self, kind: Any, given: Any, last_backward: bool = False) -> Any:
+        if not self._sharded:
+            return super().backward_maybe_with_nosync(kind, given)
+        send_in_next_backward(self.submod, last=last_backward)
+        outputs, gradients = given["stage_output"], given["output_grads"]
+        return stage_backward(outputs, gradients, given["input_values"]), None
 
     def backward_weight_one_chunk(self, chunk: int, last_backward: bool = False) -> None:
         module = self.submod
-        sent: AbstractContextManager[None] = nullcontext()
-        if last_backward and self._sharded:
+        sent: AbstractContextManager[None] = module.replicas.sent_as_made(module.split)
+        if self._sharded:
             sent = sent_in_weight_half(module)
-        elif last_backward:
-            sent = module.replicas.sent_as_made(module.split)
-        with self._timer(f"{self.stage_index}W{chunk}"), sent:
+        with self._timer(f"{self.stage_index}W{chunk}"), sent if last_backward else nullcontext():
             super().backward_weight_one_chunk(chunk, last_backward=last_backward)
             if not (last_backward and self._sharded):
                 keep_gradient_sums(module)
@@ -325,10 +322,13 @@ def _runtime(
         for rank, row in enumerate(schedule.ranks)
     }
     runtime._prepare_schedule_with_comms(actions, format="compute_only")
+    ordered = runtime.pipeline_order_with_comms
+    if any(group._reshard_after_forward for stage in stages for group in groups_of(stage.submod)):
+        # Each pass gathers block by block; the runtime would gather all blocks before the first.
+        runtime.unsharded_stages.update(stage.stage_index for stage in stages)
+        ordered.update({r: [a for a in row if "SHARD" not in str(a)] for r, row in ordered.items()})
     if device.type == "cpu":
-        ordered = runtime.pipeline_order_with_comms
-        for rank, row in ordered.items():
-            ordered[rank] = received_early(row)
+        ordered.update({rank: received_early(row) for rank, row in ordered.items()})
     return runtime
 
 

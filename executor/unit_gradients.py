@@ -3,8 +3,8 @@
 torch's runtime sums gradients over replicas behind a stage's last backward
 (`PipelineStage.perform_reduce_grad`). Here each unit's are sent as soon as that backward has made
 them, as without a pipeline: a last B is an ordinary last backward of FSDP2; in a last W a unit is
-sent behind the last product with one of its weights. The only file that reads FSDP2's own
-attributes (torch 2.11 to 2.13).
+sent behind the last product with one of its weights. Only this file and torch_pipeline.py read
+FSDP2's own attributes (torch 2.11 to 2.13).
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ def sent_in_weight_half(stage: StageModule) -> Iterator[None]:
 
 
 def send_in_next_backward(module: Any, *, last: bool) -> None:
-    """Whether the next backward of a stage under FSDP2 is the last one of the step: it sums the
-    gradients over replicas, and frees the weights, which all others leave whole."""
-    if last:
-        # All units are whole. FSDP2 would gather the unit that ran before this one in its last
-        # forward, which may be the end of the stage in the micro-batch before.
-        for group in _groups(module):
-            group._post_forward_indices.clear()
+    """Whether the next backward of a stage under FSDP2 is the last one of the step, which sums the
+    gradients over replicas. It frees all weights, others those that forwards free too (ZeRO 3)."""
+    order = module._get_fsdp_state()._comm_ctx.post_forward_order
+    for group in groups_of(module):
+        # The weights to fetch ahead are those before in a forward, not the end of an earlier one.
+        group._post_forward_indices[:] = [order.index(group)] if group in order else []
+        group.reshard_after_backward = last or group._reshard_after_forward
+        if last:
             _give_sums_one_type(group)
     module.set_is_last_backward(last)
-    module.set_reshard_after_backward(last)
     module.set_requires_gradient_sync(last)
 
 
@@ -70,7 +70,7 @@ def _give_sums_one_type(group: Any) -> None:
 
 def _sent_by_product(stage: StageModule) -> Watch:
     """Sends the units' gradients in the order in which the products of a W complete them."""
-    groups = list(_groups(stage))
+    groups = list(groups_of(stage))
     number_of = {
         id(held._unsharded_param): number
         for number, group in enumerate(groups)
@@ -99,12 +99,11 @@ def keep_gradient_sums(stage: StageModule) -> None:
     """Under mixed precision, add gradients in the computing type to their sums in fp32. FSDP2 does
     so after each backward that it runs, not after a W: two in turn must not add up in bf16.
 
-    FSDP2's method for this refuses weights that are sharded at the moment, as they are after
-    another micro-batch's forward.
+    FSDP2's method for this refuses weights that are sharded at the moment (ZeRO 3).
     """
     if stage.copies is not None:
         stage.copies.keep_gradients()
-    for held in chain.from_iterable(group.fsdp_params for group in _groups(stage)):
+    for held in chain.from_iterable(group.fsdp_params for group in groups_of(stage)):
         weight = getattr(held, "_unsharded_param", None)
         if weight is None or weight.grad is None:
             continue
@@ -116,7 +115,7 @@ def keep_gradient_sums(stage: StageModule) -> None:
             weight.grad = None
 
 
-def _groups(stage: nn.Module) -> Iterator[Any]:
+def groups_of(stage: nn.Module) -> Iterator[Any]:
     """FSDP2's parameters of each unit."""
     for module in stage.modules():
         if isinstance(module, FSDPModule):

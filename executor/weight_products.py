@@ -288,6 +288,11 @@ def target_of(tensor: Tensor | None) -> Target | None:
     return Target(base, (tuple(tensor.shape), tensor.stride(), offset))
 
 
+def outside_weights(x: Tensor) -> Tensor:
+    """x, or a copy where it is a weight or a view of one: FSDP2 frees the memory of weights."""
+    return x.clone() if isinstance(x if x._base is None else x._base, nn.Parameter) else x
+
+
 def _hooks_behind(p: Tensor) -> tuple[Callable[[Tensor], None], ...]:
     """What waits for the parameter's gradient to be added up (a private name of torch 2.11 to
     2.13)."""

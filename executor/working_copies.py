@@ -7,9 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-
-from executor.mesh import local
 
 # Gradients of copies go to their weights as soon as so many bytes of them are made: no more are
 # held in both types at once. A hook takes 10 us of host time (torch 2.13, a CPU, 2026-11-22), the
@@ -53,7 +50,7 @@ class WorkingCopies:
         group: list[tuple[Tensor, nn.Parameter]] = []
         for copy, weight in reversed(self.weight_of.items()):
             group.append((copy, weight))
-            if sum(local(x).nbytes for x, _ in group) >= _TOGETHER_BYTES:
+            if sum(x.nbytes for x, _ in group) >= _TOGETHER_BYTES:
                 hook = KeepGradients(tuple(group))
                 self._hooks.append(copy.register_post_accumulate_grad_hook(hook))
                 group = []
@@ -73,8 +70,7 @@ class WorkingCopies:
     def refresh(self) -> None:
         """Make the copies of trained weights anew."""
         if self.weight_of:
-            copies = [local(copy) for copy in self.weight_of]
-            torch._foreach_copy_(copies, [local(weight) for weight in self.weight_of.values()])
+            torch._foreach_copy_([*self.weight_of], [*self.weight_of.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ class KeepGradients:
 
 def _add(gradient: Tensor, *, to: Tensor) -> None:
     """On a CPU in pieces: torch casts all that it adds before it does (`TensorIterator`)."""
-    if isinstance(to, DTensor) or to.device.type != "cpu" or not to.numel():
+    if to.device.type != "cpu" or not to.numel():
         to += gradient
         return
     rows = max(1, _TOGETHER_BYTES * len(to) // to.nbytes)

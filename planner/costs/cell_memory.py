@@ -4,8 +4,6 @@ plan must hold at least, and how many micro-batches each stage keeps.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from planner.cell import Cell
@@ -54,7 +52,8 @@ class CellMemory:
         and some rank runs the block that needs most with the strategy that needs least.
         """
         degrees = cell.degrees
-        key = ("lacks", degrees.tp, cell.micro_batch, cell.zero_stage, degrees.dp, degrees.pp)
+        sharing = (cell.zero_stage, degrees.dp, cell.shares)
+        key = ("lacks", degrees.tp, cell.micro_batch, *sharing, degrees.pp)
         alone, over_cut = self._known.once(key, lambda: self._lacks(cell))
         return alone + min(sides(cell, 0), sides(cell, degrees.pp - 1)) * over_cut
 
@@ -113,8 +112,6 @@ class CellMemory:
             total=total.of(ranges),
             trained=trained.of(ranges),
             gradients=self.trained(tp).of(ranges),
-            largest=max(float(total.largest[i, j]) for i, j in ranges),
-            largest_trained=max(float(trained.largest[i, j]) for i, j in ranges),
         )
 
     def moments(
@@ -171,11 +168,8 @@ class CellMemory:
         )
 
     def states(self, cell: Cell, held: Elements) -> tuple[float, float]:
-        """Bytes of parameters and optimizer states, and of gradients."""
-        degrees = cell.degrees
-        if degrees.pp == 1:
-            # What FSDP2 gathers and sums goes with the blocks (CellTimes.chain).
-            held = replace(held, largest=0.0, largest_trained=0.0)
+        """Bytes of parameters and optimizer states, and of gradients; what FSDP2 gathers and sums
+        goes with the blocks (CellTimes.chain)."""
         found = executor_static_bytes(held, self.model.group(cell, 0))
         return found.parameters + found.optimizer, found.gradients
 
@@ -187,22 +181,17 @@ class CellMemory:
             held = self.parameters(degrees.tp, cell.shares)
             trained = self.trained(degrees.tp, cell.shares)
             found = of_each(
-                lambda total, largest, own, widest, gradients: self.states(
-                    cell,
-                    Elements(
-                        total=total,
-                        trained=own,
-                        gradients=gradients,
-                        largest=largest,
-                        largest_trained=widest,
-                    ),
+                lambda total, own, gradients: self.states(
+                    cell, Elements(total=total, trained=own, gradients=gradients)
                 ),
-                *(held.count, held.largest, trained.count, trained.largest),
+                held.count,
+                trained.count,
                 self.trained(degrees.tp).count,
             )
             return found[..., 0], found[..., 1]
 
-        key = ("states", degrees.tp, cell.zero_stage, degrees.dp, degrees.pp > 1)
+        sharing = (cell.zero_stage, degrees.dp, cell.shares)
+        key = ("states", degrees.tp, *sharing, degrees.pp > 1)
         return self._known.once(key, find)
 
     def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
@@ -219,7 +208,8 @@ class CellMemory:
             states = [self.states(cell, held) for held in alone]
             return np.asarray([f + (g if several else 0.0) for f, g in states])
 
-        key = ("alone", degrees.tp, cell.zero_stage, degrees.dp, several, degrees.pp > 1)
+        sharing = (cell.zero_stage, degrees.dp, cell.shares)
+        key = ("alone", degrees.tp, *sharing, several, degrees.pp > 1)
         return self._known.once(key, find)
 
     def _least_activations(self, tp: int, micro_batch: int) -> Array:

@@ -172,14 +172,12 @@ class HeldParameters:
     """Elements of parameters that a stage between two cuts holds; ties once.
 
     count      [m - 1, m]
-    largest    [m - 1, m] of the stage's largest block, ties not considered
     own        per block the size of each parameter that no other block holds
     tied       (size, blocks) of each parameter that several blocks hold
     """
 
     lattice: BlockLattice
     count: Array
-    largest: Array
     own: tuple[tuple[int, ...], ...]
     tied: tuple[tuple[int, tuple[int, ...]], ...]
 
@@ -223,7 +221,6 @@ def held_in_ranges(
         [p for p in graph.kinds[ref.kind].parameters if p.trainable or not trained]
         for ref in graph.chain
     ]
-    whole = [float(sum(dealt_elements(p.spec, shares) for p in parameters)) for parameters in kept]
     holders: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     for position, (ref, parameters) in enumerate(zip(graph.chain, kept, strict=True)):
@@ -233,18 +230,13 @@ def held_in_ranges(
             blocks = holders.setdefault(name, [])
             if position not in blocks:
                 blocks.append(position)
-    largest = np.zeros((lattice.count - 1, lattice.count))
-    for figure in sorted(set(whole)):
-        inside = lattice.before((np.asarray(whole) == figure).astype(float))
-        largest[inside[None, :] > inside[:-1, None]] = figure
     own: list[list[int]] = [[] for _ in graph.chain]
     for name, blocks in holders.items():
         if len(blocks) == 1:
             own[blocks[0]].append(sizes[name])
     held = HeldParameters(
         lattice=lattice,
-        count=largest,
-        largest=largest,
+        count=np.zeros((lattice.count - 1, lattice.count)),
         own=tuple(map(tuple, own)),
         tied=tuple((sizes[name], tuple(b)) for name, b in holders.items() if len(b) > 1),
     )

@@ -191,7 +191,7 @@ class StagePrices:
         n, room = at.size, self.types(tp)[kind].device.usable_bytes
         depth = min(max(self.stages), n)
         in_flight = tuple(min(depth - stage, micro_batches) for stage in range(depth))
-        # Two ranks: parameters stay whole between micro-batches, as under a pipeline; one
+        # Two ranks: gradients stay whole between micro-batches, as under a pipeline; one
         # micro-batch more than in flight, so that all are in flight beside all gradients.
         cell = Cell(
             degrees=replace(key.degrees, pp=2),

@@ -93,12 +93,13 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
     again = inputs + max(b.saved_bytes for b in blocks)
     n = graph.full_parameter_count
     trained = float(sum(_trained_count(block) for block in blocks))
-    held = Elements(
-        total=float(n),
-        trained=trained,
-        gradients=trained,
-        largest=float(max(block.full_parameter_count for block in blocks)),
-        largest_trained=float(max(_trained_count(block) for block in blocks)),
+    held = Elements(total=float(n), trained=trained, gradients=trained)
+    # Under ZeRO 3 two blocks are gathered, and the gradients of two are summed.
+    sizes = stack.bytes_of(precision)
+    moved = 2 * max(
+        block.full_parameter_count * sizes.compute_bytes
+        + _trained_count(block) * sizes.gradient_bytes
+        for block in blocks
     )
 
     def static(zero: int, dp: int) -> float:
@@ -110,7 +111,7 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
             workload=Workload(global_batch=dp, sequence_length=1, precision=precision),
             stack=stack,
         )
-        return executor_static_bytes(held, sharing).total
+        return executor_static_bytes(held, sharing).total + moved * (zero == 3)
 
     rows = []
     for name in device_names():

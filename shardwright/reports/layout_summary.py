@@ -10,7 +10,6 @@ from rich.text import Text
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.space import EXECUTOR
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.whole_run import whole_run
 from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.analysis.size_better import is_tie
 from shardwright.reports.labelled import labelled
@@ -18,6 +17,7 @@ from shardwright.reports.one_line import WIDTH, one_line, some_of
 from shardwright.reports.price_words import price_words
 from shardwright.reports.terminal import format_interval, memory_words
 from shardwright.requests.compared_frameworks import is_supported
+from shardwright.runs.whole_run import whole_run
 from simulator.log_interval import probability_less
 from simulator.training_run.fit.evidence import evidence_words
 from simulator.training_run.step.coefficient_owner import processor_of

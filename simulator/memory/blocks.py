@@ -227,9 +227,7 @@ def plan_memory(
     found = []
     for rank, group in enumerate(groups):
         stages = plan.stages_of(rank)
-        # Without a pipeline what FSDP2 gathers and sums goes with the blocks.
-        units = [block for s in stages for block in blocks[s]] if plan.pipelined else []
-        held = elements_of(graph, [refs[s] for s in stages], units, plan.shares)
+        held = elements_of(graph, [refs[s] for s in stages], plan.shares)
         found.append(
             rank_memory(
                 plan,

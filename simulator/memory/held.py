@@ -127,70 +127,54 @@ class Elements:
     """Elements of the parameters that a rank holds, after tensor-parallel sharding.
 
     total, trained  of all of them, and of those that are not frozen, of all replicas together
-    largest, largest_trained  of its largest block
     gradients   of those not frozen, as a backward makes them: without rows of zeros
     """
 
     total: float
     trained: float
     gradients: float
-    largest: float = 0.0
-    largest_trained: float = 0.0
 
 
-def elements_of(
-    graph: ModelGraph,
-    stages: Sequence[Sequence[BlockRef]],
-    blocks: Sequence[BlockBytes],
-    shares: int,
-) -> Elements:
-    """The parameters of these stages and the largest of these blocks, dealt to so many replicas."""
+def elements_of(graph: ModelGraph, stages: Sequence[Sequence[BlockRef]], shares: int) -> Elements:
+    """The parameters of these stages, dealt to so many replicas."""
     held = held_by_stages(graph, stages, shares)
     trained = float(sum(held.trained))
     return Elements(
         total=trained + held.frozen,
         trained=trained,
         gradients=float(sum(held_by_stages(graph, stages).trained)),
-        largest=float(max((b.elements(shares=shares) for b in blocks), default=0)),
-        largest_trained=float(
-            max((b.elements(trained=True, shares=shares) for b in blocks), default=0)
-        ),
     )
 
 
 def executor_static_bytes(held: Elements, sharing: Sharing) -> StaticBytes:
-    """Parameters, gradients and optimizer states of one rank.
+    """Parameters, gradients and optimizer states of one rank, without what FSDP2 gathers and sums
+    around a block (sharded_units.py).
 
-    FSDP2 shards the weights as stored from ZeRO-1 on. ZeRO-3 gathers a block at a time, and the
-    next one ahead: two of the largest. Of ZeRO-1 and under torch's pipeline runtime gradients stay
-    whole until the last micro-batch; without one ZeRO-2 and 3 sum and shard them in each backward.
-    Frozen parameters have neither gradients nor states, and where nothing is sharded they are kept
-    only in the type that is computed with (executor/working_copies.py).
+    FSDP2 shards the weights as stored from ZeRO-1 on. ZeRO-1 and 2 keep them whole as computed
+    with. Of ZeRO-1 and in a pipeline gradients stay whole until the last micro-batch; without one
+    ZeRO-2 and 3 sum and shard them in each backward. Frozen parameters have neither gradients nor
+    states, and where nothing is sharded they are kept only in the type that is computed with
+    (executor/working_copies.py).
     """
     sizes, stack = sharing.sizes, sharing.stack
     n, trained = held.total, held.trained
     if sharing.sharded:
-        gathered = min(n, 2 * held.largest) if sharing.zero_stage == 3 else n
-        parameters = [
-            State(sizes.parameter_bytes, n, shared_from=1),
-            State(sizes.compute_bytes, gathered),
-        ]
+        parameters = [State(sizes.parameter_bytes, n, shared_from=1)]
+        if sharing.zero_stage < 3:
+            parameters.append(State(sizes.compute_bytes, n))
     else:
         stored = sizes.parameter_bytes + sizes.working_copy_bytes
         parameters = [State(sizes.compute_bytes, n - trained), State(stored, trained)]
     gradients = [State(sizes.gradient_bytes, held.gradients)]
     if sharing.zero_stage >= 2 and not sharing.pipelined:
-        gradients = [
-            State(sizes.gradient_bytes, trained, shared_from=2),
-            State(sizes.gradient_bytes, min(trained, 2 * held.largest_trained)),
-        ]
+        gradients = [State(sizes.gradient_bytes, trained, shared_from=2)]
     states = stack.optimizer_bytes.of(sharing.workload.optimizer)
     return static_bytes(
         parameters=parameters,
         gradients=gradients,
         optimizer=[State(states, trained, shared_from=1)],
         zero_stage=sharing.zero_stage,
-        ranks=sharing.degrees.dp,
+        ranks=sharing.degrees.shard_replicas,
     )
 
 

@@ -1,10 +1,11 @@
-"""What FSDP2 makes and frees around each block if a plan without a pipeline shards its weights.
+"""What FSDP2 makes and frees around each block if a plan shards its weights.
 
 The executor gives FSDP2 a unit per module that holds weights and no cut (executor/parallelize.py);
 weights that several blocks read, or that stand in no such module, are the root's. Of a unit of P
-elements, T of them trained, on dp replicas, with c bytes a weight as it is computed with and g a
-gradient as it is summed, P and T with the zeros that fill rows (held.dealt_elements; torch 2.13,
-torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.py`):
+elements, T of them trained, on dp replicas (with hybrid sharding those of a group), with c bytes a
+weight as it is computed with and g a gradient as it is summed, P and T with the zeros that fill
+rows (held.dealt_elements; torch 2.13, torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`,
+`_fsdp_collectives.py`):
 
     gathered   c P in one flat tensor and c P taken out of it; in the forward the flat one goes when
                the next unit's is taken apart, the last with its end; gloo, on a CPU, gathers into
@@ -18,7 +19,11 @@ torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.
 Units that are given no tensor with a gradient (the first block's, tables of words) and the root are
 summed one after the other when the backward is over: until its turn each keeps its weights and
 gradients whole. Modules of the first block that take what another of them made are counted so, too.
-Against measured peaks: tests/oracles/test_sharded_memory.py.
+
+In a pipeline gradients are whole all step long, and so are weights but under ZeRO 3, whose gathered
+weights alone are counted here: of each kind of block the most over its places in the chain, with
+weights that several blocks read in each of them, so that they do not depend on the cuts.
+Against measured peaks: tests/oracles/test_sharded_memory.py, tests/executor/fake_accelerator.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter
@@ -89,17 +95,18 @@ _NONE = _Unit()
 def unit_buffers(
     graph: ModelGraph, group: DataGroup, *, tied: Sequence[Sequence[str]] = ()
 ) -> tuple[UnitBuffers, ...]:
-    """Of each block of the chain; 0 where nothing is sharded, and under a pipeline, which keeps
-    parameters whole.
+    """Of each block of the chain; 0 where no block comes and goes.
 
     tied  names of the parameters that share their storage
     """
-    if group.pipelined or not group.sharded:
+    if not group.moves_blocks:
         return (UnitBuffers(),) * len(graph.chain)
-    c, g, dp = group.sizes.compute_bytes, group.sizes.gradient_bytes, group.degrees.dp
+    c, g, dp = group.sizes.compute_bytes, group.sizes.gradient_bytes, group.degrees.shard_replicas
     on_cpu = group.device.type == "cpu"
     stays_whole = group.zero_stage <= 2
-    root, read, blocks = _units(graph, dp, frozenset(name for names in tied for name in names))
+    root, read, blocks = _units(graph, dp, frozenset(chain.from_iterable(tied)))
+    if group.pipelined:
+        root, read, blocks = _NONE, [{} for _ in read], _weights_alone(graph, dp)
     # Elements gathered for a unit, and those of the units that stay whole while others run.
     copies = (2 if on_cpu else 1) + (1 / dp if group.sizes.working_copy_bytes else 0.0)
     kept = [[unit.total * stays_whole for unit in units] for units in blocks]
@@ -154,6 +161,9 @@ def unit_buffers(
         )
         buffers.append(UnitBuffers(*(size - static for size in here)))
         before, earlier = previous, earlier + sum(kept[position])
+    if group.pipelined:
+        most = most_of_kinds(graph, buffers)
+        return tuple(most[ref.kind] for ref in graph.chain)
     return tuple(buffers)
 
 
@@ -180,17 +190,9 @@ def _units(
 ) -> tuple[_Unit, list[dict[str, int]], list[list[_Unit]]]:
     """The root; elements of its trained parameters by name that each block reads; the units of each
     block in the order of their parameters."""
-    opening = {ref.entry for ref in graph.chain if ref.entry} or {""}
-    above = {entry[:i] for entry in opening for i, c in enumerate(entry) if c == "."}
-    held: list[dict[str, dict[str, Parameter]]] = []
-    readers: Counter[str] = Counter()
-    for ref in graph.chain:
-        groups: dict[str, dict[str, Parameter]] = {}
-        for parameter in graph.kinds[ref.kind].parameters:
-            name = parameter_name(ref, parameter)
-            groups.setdefault(_unit_path(name, opening, above), {})[name] = parameter
-        held.append(groups)
-        readers.update({name for group in groups.values() for name in group})
+    held = _modules(graph)
+    readers = Counter(chain.from_iterable(set().union(*groups.values()) for groups in held))
+    opening, above = _openings(graph)
     roots = {
         path
         for groups in held
@@ -219,6 +221,36 @@ def _units(
         )
         first = first and not groups
     return _unit(root, dp), read, blocks
+
+
+def _weights_alone(graph: ModelGraph, dp: int) -> list[list[_Unit]]:
+    """The units of each block without gradients, weights that several blocks read in each."""
+    return [
+        [
+            _Unit(total=sum(dealt_elements(p.spec, dp) for p in group.values()))
+            for group in groups.values()
+        ]
+        for groups in _modules(graph)
+    ]
+
+
+def _modules(graph: ModelGraph) -> list[dict[str, dict[str, Parameter]]]:
+    """Of each block the parameters by module that could be a unit, and by name."""
+    opening, above = _openings(graph)
+    held: list[dict[str, dict[str, Parameter]]] = []
+    for ref in graph.chain:
+        groups: dict[str, dict[str, Parameter]] = {}
+        for parameter in graph.kinds[ref.kind].parameters:
+            name = parameter_name(ref, parameter)
+            groups.setdefault(_unit_path(name, opening, above), {})[name] = parameter
+        held.append(groups)
+    return held
+
+
+def _openings(graph: ModelGraph) -> tuple[set[str], set[str]]:
+    """The modules that open a block, and all modules above them."""
+    opening = {ref.entry for ref in graph.chain if ref.entry} or {""}
+    return opening, {entry[:i] for entry in opening for i, c in enumerate(entry) if c == "."}
 
 
 def _unit(group: dict[str, Parameter], dp: int, *, late: bool = False) -> _Unit:

@@ -49,6 +49,7 @@ def entries_of(models: dict[str, str], folder: Path) -> dict[str, tuple[str, tup
         "cnn": (models["cnn"], CNN_ENTRIES),
         "t5": (str(folder / "t5.json"), T5_ENTRIES),
         "unet": ("tests.executor.tiny_models:unet", UNET_ENTRIES),
+        "queried": ("tests.executor.weight_zoo:queried", (*BRANCH_ENTRIES[:5], "head")),
         "ignored branch": ("tests.executor.tiny_models:ignored_branch", BRANCH_ENTRIES),
     }
 
@@ -114,6 +115,7 @@ def test_replicas_and_tensor_parallelism_on_four_processes(every: bool, tmp_path
     """Gradients are averaged or reduced after the last W, with weights sharded between I and W."""
     cases = [
         case(tmp_path, "llama", "zb-h2", dp=2, zero_stage=3),
+        case(tmp_path, "queried", "zb-h1", dp=2, zero_stage=3),
         case(tmp_path, "llama", "zbv", tp=2),
     ]
     if every:

@@ -16,7 +16,7 @@ import pytest
 import shardwright
 from planner.axes import Axes
 from profiles.model.graph import OpKind, Phase
-from profiles.model.tracing.trace_tensor_parallel import by_rank, own_order, share_of
+from profiles.model.tracing.trace_tensor_parallel import share_of
 from shardwright import api
 from simulator.values.plan import Plan
 from simulator.values.workload import Workload
@@ -179,30 +179,18 @@ def test_cross_attention_sums_the_gradients_of_both_its_inputs(tmp_path: Path) -
     assert (phases.count(Phase.FORWARD), phases.count(Phase.BACKWARD)) == (3, 4)
 
 
-def test_columns_of_fused_parts_by_rank_and_back() -> None:
-    """q0 q1 k0 k1 v0 v1 become q0 k0 v0 q1 k1 v1: each rank holds its share of all three."""
+def test_a_rank_holds_its_share_of_each_of_the_fused_parts() -> None:
+    """q0 q1 k0 k1 v0 v1: the second of two ranks holds q1 k1 v1."""
     import torch
 
     x = torch.tensor([[1, 2, 3, 4, 5, 6]])
-    ordered = by_rank(x, (1, 1, 1), 2, 1)
-    assert ordered.tolist() == [[1, 3, 5, 2, 4, 6]]
     assert share_of(x, (1, 1, 1), 2, 1, 1).tolist() == [[2, 4, 6]]
-    rules = (("h.*.attn.c_attn", "fused_column_3"),)
-
-    def own(name: str) -> list[list[int]]:
-        found: list[list[int]] = own_order(name, ordered, rules, 2, transposed=True).tolist()
-        return found
-
-    assert own("h.0.attn.c_attn.weight") == x.tolist()
-    assert own("h.0.mlp.c_fc.weight") == ordered.tolist()
 
 
-def test_parts_of_other_sizes_by_rank_and_back() -> None:
+def test_shares_of_parts_of_other_sizes() -> None:
     """Two columns of queries beside one of keys for each rank: q0 q0 q1 q1 k0 k1."""
     import torch
 
     x = torch.tensor([1, 2, 3, 4, 5, 6])
-    ordered = by_rank(x, (2, 1), 2, 0)
-    assert ordered.tolist() == [1, 2, 5, 3, 4, 6]
-    rules = (("q", "fused_column_2:1"),)
-    assert own_order("q.bias", ordered, rules, 2, transposed=False).tolist() == x.tolist()
+    assert share_of(x, (2, 1), 2, 0, 0).tolist() == [1, 2, 5]
+    assert share_of(x, (2, 1), 2, 1, 0).tolist() == [3, 4, 6]

@@ -53,6 +53,33 @@ def tied() -> Made:
     return Tied(), (tokens,), tokens, loss
 
 
+class Queried(nn.Module):
+    """Layers with learned queries: a product of two weights."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.queries, self.read = nn.Parameter(torch.rand(3, 12)), nn.Linear(12, 12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(x + self.read(self.queries).sum(0))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
+        self.layers = nn.ModuleList(self.Layer() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        for layer in self.layers:
+            h = layer(h)
+        return self.head(h)
+
+
+def queried() -> Made:
+    return classified(Queried())
+
+
 class Tempered(nn.Module):
     """A single number is worked on before the layers and used behind them."""
 

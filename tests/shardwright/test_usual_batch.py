@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from profiles.errors import InputError
-from profiles.published.whole_run import whole_run, whole_runs
 from shardwright.options.plan_options import PlanOptions
 from shardwright.requests.named_model import described_of
 from shardwright.requests.places import local_profile
 from shardwright.requests.plan_request import plan_request
 from shardwright.requests.usual_batch import usual_batch
+from shardwright.runs.whole_run import whole_run, whole_runs
 
 
 @pytest.mark.parametrize(

@@ -152,10 +152,9 @@ US, MIB_S = 1e-6, 2**20 / 100e9  # of a message, and of a MiB
         (2, 1, 3 * US + 0.75 * 8 * MIB_S + 3 * US + 0.75 * 16 * MIB_S, 0.0),
         (3, 1, 2 * (3 * US + 0.75 * 8 * MIB_S) + 3 * US + 0.75 * 16 * MIB_S, 0.0),
         # In a pipeline of two stages four blocks' 64 MiB of gradients are reduced once a step, and
-        # 32 MiB of weights gathered once (ZeRO 2), or a block's once per micro-batch and all of
-        # them for the first forward (ZeRO 3).
+        # 32 MiB of weights gathered once (ZeRO 2), or a block's for every pass (ZeRO 3).
         (2, 2, 0.0, 2 * US + 0.5 * (64 + 32) * MIB_S),
-        (3, 2, US + 0.5 * 8 * MIB_S, 2 * US + 0.5 * (64 + 32) * MIB_S),
+        (3, 2, 2 * (US + 0.5 * 8 * MIB_S), US + 0.5 * 64 * MIB_S),
     ],
     ids=["zero 0", "zero 1", "zero 2", "zero 3", "zero 2 in a pipeline", "zero 3 in a pipeline"],
 )

@@ -14,11 +14,11 @@ from tests.simulator.hand_made import cluster, device, plan, replicas
 V, L = VOCABULARY * WIDTH, 8 * WIDTH**2  # elements of the table, the head, and of a layer
 
 
-def buffers(zero_stage, *, on_cpu=False, num_microbatches=2, dp=4, tied=False):
+def buffers(zero_stage, *, on_cpu=False, num_microbatches=2, dp=4, pp=1, tied=False):
     """The most of the table's block, the layers' and the head's; bf16: 2 bytes gathered, 4
     summed."""
     on = cluster(of=replace(device(), type="cpu" if on_cpu else "gpu"))
-    group = replicas(on, dp=dp, zero_stage=zero_stage, num_microbatches=num_microbatches)
+    group = replicas(on, dp=dp, pp=pp, zero_stage=zero_stage, num_microbatches=num_microbatches)
     graph = HandMadeModel(2, tied=tied).at(1)
     return most_of_kinds(graph, unit_buffers(graph, group))
 
@@ -61,6 +61,19 @@ def test_what_two_blocks_read_is_the_root_s_and_gathered_all_along():
     table, layer, _ = buffers(3, tied=True)
     assert layer.forward == 2 * V + 4 * L
     assert table.summing == buffers(3)[0].summing
+
+
+def test_a_pipeline_gathers_block_by_block_under_zero_3_and_sums_nothing():
+    table, layer, head = buffers(3, pp=2)
+    alone = buffers(3)[1]
+    assert (layer.forward, layer.gathering) == (alone.forward, alone.gathering)
+    # The layer before one is fetched ahead; before the first, the table.
+    assert layer.backward == 2 * L + 2 * max(L, V)
+    assert layer.summing == 2 * max(L, V)
+    assert (table.backward, head.backward) == (2 * V, 2 * V + 2 * L)
+    # A table that both ends of the pipeline hold is gathered by neither for the layers between.
+    assert buffers(3, pp=2, tied=True)[1].forward == layer.forward
+    assert not any(map(any, buffers(2, pp=2)))
 
 
 @pytest.mark.parametrize("zero_stage", [2, 3])

@@ -81,7 +81,7 @@ def trace_graph(
             if why:
                 raise TraceError(f"{spec.source}: tp={tp} is not possible: {why}")
         built = replace(built, tensor_parallel=rules)
-    sharding = shard(built, tp)
+    sharding = shard(built.module, built.tensor_parallel, tp)
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
     skipped = repeated(built.module, candidates, trusted=trusted)

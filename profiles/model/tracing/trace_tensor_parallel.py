@@ -12,7 +12,7 @@ call, so that the model's code runs on local shapes. `trace_pass.py` adds the al
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from profiles.errors import TraceError
-from profiles.model.building.build import BuiltModel
 from profiles.model.building.tensor_parallel_rules import (
     LocalSizes,
     Rule,
@@ -36,11 +35,12 @@ from profiles.model.building.tensor_parallel_rules import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Split modules (path -> `column` or `row`) and split parameters (name -> dimension)."""
+    """Split modules (path -> `column` or `row`) and split parameters (name -> dimension, and the
+    proportions of the adjacent parts in it)."""
 
     tp: int
     rules: dict[str, str] = field(default_factory=dict)
-    dims: dict[str, int] = field(default_factory=dict)
+    splits: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
 
     def rule_of(self, path: str) -> str:
         """`column`, `row` or ""."""
@@ -48,49 +48,58 @@ class Sharding:
 
     def full_shape(self, name: str, local: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
         """The shape over the whole tp group, and the split dimension."""
-        dim = self.dims.get(name)
-        if dim is None:
+        if name not in self.splits:
             return local, None
+        dim, _ = self.splits[name]
         return tuple(n * self.tp if i == dim else n for i, n in enumerate(local)), dim
 
+    def share(self, whole: Tensor, name: str, rank: int) -> Tensor:
+        """A rank's share of a parameter, or of its gradient."""
+        if name not in self.splits:
+            return whole
+        dim, parts = self.splits[name]
+        return share_of(whole, parts, self.tp, rank, dim)
 
-def shard(built: BuiltModel, tp: int) -> Sharding:
-    """Replace the split layers' meta weights by one rank's share. Raises TraceError if uneven."""
+
+def shard(model: nn.Module, rules: Iterable[Rule], tp: int) -> Sharding:
+    """Replace the weights of split layers, as far as the model has them, by tensors of one rank's
+    share, without values.
+
+    Raises TraceError for features that tp does not divide.
+    """
+    made = Sharding(tp=tp)
     if tp == 1:
-        return Sharding(tp=1)
-    rules: dict[str, str] = {}
-    dims: dict[str, int] = {}
-    for path, module in built.module.named_modules():
-        for pattern, kind in built.tensor_parallel:
+        return made
+    rules = tuple(rules)
+    for path, module in model.named_modules():
+        for pattern, kind in rules:
             side, parts = split_of(kind)
-            if side and matches(pattern, path):
-                rules[path] = side
-                _shard_layer(path, module, side, parts, tp, dims)
-    use_local_sizes(built.module, built.tensor_parallel, tp)
-    return Sharding(tp=tp, rules=rules, dims=dims)
+            if side and matches(pattern, path) and module._parameters.get("weight") is not None:
+                made.rules[path] = side
+                _shard_layer(path, module, side, parts, made)
+    use_local_sizes(model, rules, tp)
+    return made
 
 
 def _shard_layer(
-    path: str, module: nn.Module, side: str, parts: tuple[int, ...], tp: int, dims: dict[str, int]
+    path: str, module: nn.Module, side: str, parts: tuple[int, ...], made: Sharding
 ) -> None:
-    weight, bias = module.get_parameter("weight"), module._parameters.get("bias")
-    transposed = is_transposed(module)
-    dim = split_dim(side, transposed)
-    size = weight.shape[dim]
-    try:
-        part_sizes(size, parts, tp)
-    except UnevenSizeError as error:
-        raise TraceError(f"{path}.weight, dimension {dim}: {error}") from error
-    shape = list(weight.shape)
-    shape[dim] //= tp
-    module._parameters["weight"] = _empty(weight, tuple(shape))
-    dims[f"{path}.weight"] = dim
-    columns = side == "column"
-    if columns and bias is not None:
-        module._parameters["bias"] = _empty(bias, (size // tp,))
-        dims[f"{path}.bias"] = 0
+    transposed, columns = is_transposed(module), side == "column"
+    split = {"weight": split_dim(side, transposed), **({"bias": 0} if columns else {})}
+    for key, dim in split.items():
+        whole = module._parameters.get(key)
+        if whole is None:
+            continue
+        try:
+            part_sizes(whole.shape[dim], parts, made.tp)
+        except UnevenSizeError as error:
+            raise TraceError(f"{path}.{key}, dimension {dim}: {error}") from error
+        shape = list(whole.shape)
+        shape[dim] //= made.tp
+        module._parameters[key] = _empty(whole, tuple(shape))
+        made.splits[f"{path}.{key}"] = dim, parts
     names = ("nx", "nf") if transposed else ("in_features", "out_features")
-    setattr(module, names[columns], size // tp)
+    setattr(module, names[columns], module.get_parameter("weight").shape[split["weight"]])
 
 
 def _empty(like: torch.Tensor, shape: tuple[int, ...]) -> nn.Parameter:
@@ -118,38 +127,9 @@ def _order(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
     return torch.cat([part.chunk(tp)[rank] for rank in range(tp) for part in own])
 
 
-def by_rank(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
-    """Dimension `dim` from [part, rank, feature] into [rank, part, feature]."""
-    return x if len(parts) == 1 or tp == 1 else x.index_select(dim, _order(x, parts, tp, dim))
-
-
-def by_part(x: Tensor, parts: tuple[int, ...], tp: int, dim: int) -> Tensor:
-    """The inverse of by_rank."""
-    if len(parts) == 1 or tp == 1:
-        return x
-    return x.index_select(dim, _order(x, parts, tp, dim).argsort())
-
-
 def share_of(x: Tensor, parts: tuple[int, ...], tp: int, rank: int, dim: int) -> Tensor:
     """A rank's share of dimension `dim`."""
     return x.index_select(dim, _order(x, parts, tp, dim).chunk(tp)[rank])
-
-
-def own_order(
-    name: str, x: Tensor, rules: tuple[Rule, ...], tp: int, *, transposed: bool
-) -> Tensor:
-    """A whole parameter or gradient in the model's original order of features.
-
-    transposed  the layer's weight is [in, out]
-    """
-    path, _, key = name.rpartition(".")
-    for pattern, kind in rules:
-        side, parts = split_of(kind)
-        if len(parts) > 1 and matches(pattern, path):
-            if key == "bias":
-                return by_part(x, parts, tp, 0) if side == "column" else x
-            return by_part(x, parts, tp, split_dim(side, transposed))
-    return x
 
 
 def split_dim(side: str, transposed: bool) -> int:

@@ -20,10 +20,9 @@ def gathers_per_micro_batch(zero_stage: int, *, pipelined: bool) -> int:
     it gathers at all, it also sums the gradients.
 
     ZeRO 3 gathers for the forward and for the backward, ZeRO 2 for the forward (FSDP2 frees them
-    after each backward). Under torch's pipeline runtime parameters stay whole after a backward
-    (PipelineStage.backward_maybe_with_nosync): ZeRO 3 gathers once, ZeRO 2 never.
+    after each backward), in a pipeline once per step (executor/unit_gradients.py).
     """
-    return max(0, zero_stage - 1 - pipelined)
+    return 2 if zero_stage == 3 else int(zero_stage == 2 and not pipelined)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "tie_word_embeddings": False,
     },
+    # Of which weights need most of the memory.
+    "wide": {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        **_WIDE,
+        "hidden_size": 1024,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 14,
+        "tie_word_embeddings": False,
+    },
     "gpt2": {
         "model_type": "gpt2",
         "architectures": ["GPT2LMHeadModel"],
@@ -67,6 +77,7 @@ class Case:
     dp: int = 1
     tp: int = 1
     vpp: int = 1
+    dp_replicate: int = 1
     zero: int = 0
     schedule: str = "none"
     recompute: Recompute = Recompute.NONE
@@ -84,6 +95,7 @@ class Case:
                 ("dp", self.dp),
                 ("tp", self.tp),
                 ("vpp", self.vpp),
+                ("hsdp", self.dp_replicate),
             )
             if value > 1
         ]
@@ -107,6 +119,11 @@ def _all() -> tuple[Case, ...]:
     found += [case("llama", "1f1b", pp=2, dp=4, zero=z) for z in range(4)]
     found += [case("llama", "1f1b", pp=2, dp=2, tp=2, zero=z, **bf16) for z in range(4)]
     found += [
+        *(case("llama", dp=8, dp_replicate=2, zero=z, **bf16) for z in (1, 2, 3)),
+        case("llama", dp=4, dp_replicate=2, tp=2, zero=3),
+        case("llama", "1f1b", pp=2, dp=4, dp_replicate=2, zero=1),
+        case("llama", "zb-h1", pp=2, dp=4, dp_replicate=2, zero=3, **bf16),
+        case("mixtral", dp=8, dp_replicate=4, zero=3),
         case("llama", dp=8, zero=3, recompute=FULL),
         case("llama", dp=8, zero=0, recompute=ATTENTION, **bf16),
         case("llama", dp=2, tp=4, zero=1, recompute=FULL, **bf16),
@@ -130,6 +147,10 @@ def _all() -> tuple[Case, ...]:
         case("llama", "dualpipev", pp=2, dp=4, zero=0, micro=8),
         case("llama", "dualpipev", pp=4, dp=2, zero=3, micro=8, **bf16),
         case("llama", "1f1b", pp=8),
+        case("wide", "1f1b", pp=2, dp=4, zero=1),
+        case("wide", "1f1b", pp=2, dp=4, zero=3),
+        case("wide", "1f1b", pp=2, dp=4, zero=3, **bf16),
+        case("wide", "zb-h1", pp=2, dp=4, zero=3),
         case("gpt2", dp=8, zero=0),
         case("gpt2", dp=8, zero=3, **bf16),
         case("gpt2", dp=4, tp=2, zero=2),
@@ -211,7 +232,9 @@ def plan_of(case: Case, traced: TracedModel, *, micro_batch: int = 2) -> Plan:
             sequence_length=LENGTH,
             precision=case.precision,
         ),
-        degrees=Degrees(tp=case.tp, pp=case.pp, dp=case.dp, vpp=case.vpp),
+        degrees=Degrees(
+            tp=case.tp, pp=case.pp, dp=case.dp, vpp=case.vpp, dp_replicate=case.dp_replicate
+        ),
         zero_stage=case.zero if case.dp > 1 else 0,
         micro_batch=micro_batch,
         schedule=case.schedule,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -46,7 +47,7 @@ ALLOWED: dict[tuple[str, str], str] = {}
 
 
 def quick_plans(folder: Path) -> dict[str, Plan]:
-    """Twelve: every schedule and ZeRO stage, tp, recomputation, both precisions, ties."""
+    """Every schedule and ZeRO stage, tp, recomputation, both precisions, ties, hybrid sharding."""
     models = write_models(folder)
     full = Recompute.FULL
 
@@ -56,6 +57,8 @@ def quick_plans(folder: Path) -> dict[str, Plan]:
     return {
         "zero-0": llama(dp=8),
         "zero-3-bf16": llama(dp=8, zero_stage=3, precision="bf16"),
+        "hsdp-zero-3": llama(dp=8, dp_replicate=2, zero_stage=3),
+        "hsdp-1f1b": llama("1f1b", pp=2, dp=4, dp_replicate=2, zero_stage=1),
         "tp-zero-1": llama(dp=4, tp=2, zero_stage=1),
         "cnn-zero-2": make_plan(models["cnn"], CNN_ENTRIES, dp=8, zero_stage=2),
         "1f1b-bf16": llama("1f1b", pp=2, dp=4, precision="bf16"),
@@ -126,6 +129,8 @@ FLAGS_BYTES = 1024
 QUICK = (
     "zero-0",
     "zero-3-bf16",
+    "hsdp-zero-3",
+    "hsdp-1f1b",
     "tp-zero-1",
     "cnn-zero-2",
     "1f1b-bf16",
@@ -171,6 +176,19 @@ def test_gradients_are_sent_before_the_backward_is_over(name: str) -> None:
         first = next(m for m in walk.messages if _sums_gradients(m))
         running = re.fullmatch(r"\d+[BIW]\d+", first.during)
         assert running or first.backward < walk.backwards - 1
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zbv-tied"])
+def test_zero_3_gathers_for_every_forward_and_backward_of_a_pipeline_and_no_more(name: str) -> None:
+    for walk in whole(quick()[name]).values():
+        gathered: dict[str, Counter[str]] = defaultdict(Counter)
+        for message in walk.messages:
+            if message.operation == "_allgather_base":
+                stage = message.during.rstrip("0123456789")[:-1]
+                gathered[stage][message.during] += message.size_bytes
+        for stage, sizes in gathered.items():
+            assert sizes.keys() == {f"{stage}{kind}{m}" for kind in "FI" for m in range(4)}
+            assert len(set(sizes.values())) == 1
 
 
 def _sums_gradients(message: Message) -> bool:

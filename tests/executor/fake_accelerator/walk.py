@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from executor.mesh import make_mesh
 from executor.rank import Rank
-from executor.unit_gradients import _groups
+from executor.unit_gradients import groups_of
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
@@ -172,6 +172,6 @@ def _largest_unit(rank: Rank) -> int:
         for path in stage.flow.units:
             held = {id(p): p.numel() for p in modules[path].parameters()}
             sizes.append(4 * sum(held.values()))
-        for group in _groups(stage):
+        for group in groups_of(stage):
             sizes.append(4 * sum(held._orig_size.numel() for held in group.fsdp_params))
     return max(sizes)

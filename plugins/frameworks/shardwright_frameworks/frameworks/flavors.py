@@ -11,8 +11,8 @@ from profiles.model.figures.figures_from_config import (
 )
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import model_named, resolve_model
-from profiles.published.known_models import known_model
 from shardwright.requests.table_row import SHIPPED
+from shardwright.runs.known_models import known_model
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.shell.text_marks import Place
 
@@ -35,7 +35,9 @@ def collect_figures(
 ) -> None:
     """Sets the figures of a known model, which the file's figures override; none if no
     model of that name and flavor is known (`deepseek_v3` `debugmodel`)."""
-    requested = _NAMES.get((name.lower(), flavor.lower()), f"{name}-{flavor}" if flavor else name)
+    head, _, tail = name.lower().rpartition("_")
+    pair = (name.lower(), flavor.lower()) if flavor else (head, tail)
+    requested = _NAMES.get(pair, f"{name}-{flavor}" if flavor else name)
     plain = re.sub(r"^.*/", "", requested).replace("_", "-")
     plain = re.sub(r"(?i)^llama3([123])-", r"llama-3.\1-", plain)
     found = _figures_of(re.sub(r"(?i)^meta-", "", plain))

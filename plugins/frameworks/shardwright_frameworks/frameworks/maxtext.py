@@ -50,6 +50,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
 }
 _FIGURES = frozenset(key for key, (about, _) in _KEYS.items() if about.startswith("model."))
 _AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
+_OF_DP = {"dp", "ep"}
 _AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|data|{'|'.join(_AXES)})_parallelism")
 _WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "precision"}
 _MARKS = frozenset(
@@ -182,6 +183,9 @@ def _axes(given: Given, collected: Collected) -> None:
         degree, place = _degree(given, name)
         if key in collected.open_keys:
             continue
+        if degree is None and place is not None:
+            why = "-1: the devices that the other axes leave"
+            collected.leave_open(key, f"ici_{name}_parallelism", why, place)
         if degree is not None and place is not None and not (name == "sequence" and degree == 1):
             collected.set(key, degree, place, f"ici_{name}_parallelism")
     for key in ("fsdp", "data"):
@@ -204,7 +208,7 @@ def _axes(given: Given, collected: Collected) -> None:
     filled = left or any(
         str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
     )
-    if not filled and fully is not None and place is not None and "dp" not in collected.open_keys:
+    if not filled and fully is not None and place is not None and not _OF_DP & collected.open_keys:
         # Experts have a separate axis, whose devices compute other sequences.
         dp = (data or 1) * fully * (collected.count("ep") or 1)
         if dp % _cores(collected):

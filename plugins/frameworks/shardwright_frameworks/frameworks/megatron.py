@@ -27,6 +27,7 @@ _COUNTS = {
     "expert_model_parallel_size": "ep",
     "moe_expert_parallel_size": "ep",
     "expert_tensor_parallel_size": "etp",
+    "num_distributed_optimizer_instances": "dp_replicate",
     "num_virtual_stages_per_pipeline_rank": "vpp",
     "micro_batch_size": "micro_batch",
     "batch_size": "micro_batch",
@@ -72,6 +73,12 @@ _MARKS = frozenset(
      "max_position_embeddings", "model_parallel_size", "lr_decay_style", "data_impl",
      "use_distributed_optimizer", "transformer_impl", "train_iters", "use_mcore_models"}
 )  # fmt: skip
+UNEVEN = (
+    "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+    "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+    "pipeline_model_parallel_layout",
+)  # fmt: skip
+"""Options of a pipeline whose stages have different numbers of layers."""
 # Of which other programs that take the figures of a model have none.
 _OWN = _MARKS - {
     "micro_batch_size",
@@ -291,6 +298,10 @@ def _schedule(options: Options, collected: Collected) -> None:
     each = options.last("num_layers_per_virtual_pipeline_stage")
     pp = collected.count_or_default("pp") if "pp" in collected.placed else None
     layers = collected.count("model.num_layers")
+    for option in options.of(*UNEVEN):
+        collected.use(option.name, option.place)
+        if layers is not None and option.key.startswith("account_for_"):
+            layers += 1  # the embedding, or the loss, counts as a layer
     if each is not None:
         number = whole(options.value_of(each, collected))
         if number and pp and layers:

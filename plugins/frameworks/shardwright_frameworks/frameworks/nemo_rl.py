@@ -4,6 +4,7 @@ nemo_rl/algorithms, 2026-11). Devices and degrees of generation are not read."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from shardwright_frameworks.shell.text_marks import Place
 
 _SOURCE = "NeMo RL 2026-11, examples/configs"
 _MOST_FILES = 20
+_PROGRAM = re.compile(r"(^|/)run_(\w+_)?(sft|grpo|dpo|ppo|rm|distillation)(_\w+)?\.py$")
 _OF_POLICY = frozenset(
     {"megatron_cfg", "dtensor_cfg", "train_global_batch_size", "train_micro_batch_size",
      "max_total_sequence_length"}
@@ -71,7 +73,7 @@ def inherited(file: KeyedFile, folder: ConfigFolder) -> tuple[list[KeyedFile], l
     """The files named by `defaults`, each relative to the folder of the file that names it, most
     general first (nemo_rl/utils/config.py); and the names of missing files."""
     found, missing = [file], list[str]()
-    place = folder.root.resolve() / file.name
+    place = folder.path_of(file.name).resolve()
     while (named := _named(found[0])) and len(found) < _MOST_FILES:
         place = Path(os.path.normpath(place.parent / named))
         name = folder.name_of(place)
@@ -87,13 +89,35 @@ def _named(file: KeyedFile) -> str:
     return str(value[0] if isinstance(value, list) and value else value or "")
 
 
-def collect_nemo_rl(file: KeyedFile, folder: ConfigFolder, collected: Collected) -> list[KeyedFile]:
-    """Collects the policy of a configuration; returns the files that it was read from."""
+def config_of_suite(program: str, script: str, folder: ConfigFolder) -> str | None:
+    """The configuration of a test suite's script, which has the script's name
+    (tests/test_suites/llm/common.env); None for another program."""
+    name = f"examples/configs/recipes/{folder.root.resolve().name}/{Path(script).stem}.yaml"
+    return folder.find(name) if is_program(program) else None
+
+
+def is_program(program: str) -> bool:
+    """Whether a program is one of NeMo RL's that train (examples/run_grpo.py)."""
+    return _PROGRAM.search(program) is not None
+
+
+def collect_nemo_rl(
+    file: KeyedFile, folder: ConfigFolder, collected: Collected, overrides: Values
+) -> list[KeyedFile]:
+    """Collects the policy of a configuration; returns the files that it was read from.
+
+    overrides  values of the command line
+    """
     files, missing = inherited(file, folder)
     for name in missing:
         why = f"{name!r} is not in the folder or repository"
         collected.report_missing("defaults", why, file.place(("defaults",)))
     values = values_of_files([((), part) for part in files])
+    for path, new in overrides.items():
+        is_read = path[0] in ("policy", "cluster") and not isinstance(new[0], Open)
+        if is_read and path in values and str(values[path][0]) != str(new[0]):
+            collected.report_override(path[-1], ".".join(path), values[path], new)
+    values = {**values, **overrides}
     written = {path: value for path, (value, _) in values.items()}
     given: Values = {
         path: (resolved(path, written, folder.environment), place)
@@ -112,6 +136,10 @@ def collect_nemo_rl(file: KeyedFile, folder: ConfigFolder, collected: Collected)
     if truth_of(_value(given, f"{adapters}.enabled")):
         _set(given, f"{adapters}.dim", "model.lora_rank", degree_of, collected)
     _collect_devices(given, collected)
+    for way in ("dynamic_batching", "sequence_packing"):
+        if truth_of(_value(given, name := f"policy.{way}.enabled")):
+            why = "micro-batches are filled up to a number of tokens"
+            collected.leave_open("micro_batch", name, why, _place(given, name))
     if (placed := collected.placed.get("model.name")) is not None:
         if " " in str(placed.value):
             collected.leave_open("model.name", placed.option, "is no model", placed.place)

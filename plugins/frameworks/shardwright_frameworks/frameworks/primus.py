@@ -3,14 +3,20 @@ Megatron-Core's options, or of a recipe of Megatron-Bridge, below `modules.pre_t
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.shell.config_folder import ConfigFolder
 
 _TRAINERS = ("pre_trainer", "post_trainer")
-_SOURCE = "Primus, primus/configs/modules/megatron: trainer_base.yaml and pre_trainer.yaml"
+_SOURCE = "Primus 2026-11, primus/configs: modules/megatron and models/megatron/language_model.yaml"
+_OF_TRAINER = {
+    "pre_trainer.yaml": {"micro_batch": 2, "global_batch": 16, "seq_len": 1024},
+    "sft_trainer.yaml": {"micro_batch": 1, "global_batch": 128, "seq_len": 2048},
+}
 
 
 def is_primus(file: KeyedFile) -> bool:
@@ -28,7 +34,7 @@ def started_framework(file: KeyedFile) -> tuple[str, str]:
 
 
 def collect_model(file: KeyedFile, collected: Collected) -> None:
-    """Sets the model by the name of its file."""
+    """Sets the model by the name of its file, where that file is not there."""
     path = ("modules", started_framework(file)[0], "model")
     name = file.get(*path)
     if isinstance(name, str):
@@ -40,19 +46,45 @@ def collect_model(file: KeyedFile, collected: Collected) -> None:
         collect_figures(name, "", collected, place, option)
 
 
+def presets(file: KeyedFile, folder: ConfigFolder) -> list[KeyedFile]:
+    """Primus's own files of the trainer and the model (primus/core/config/preset_loader.py), a
+    later one over those before it; none where they are not there."""
+    trainer, framework = started_framework(file)
+    found: list[KeyedFile] = []
+    for kind, key in (("modules", "config"), ("models", "model")):
+        name = f"primus/configs/{kind}/{framework}/{file.get('modules', trainer, key)}"
+        extended = _extended(name, folder)
+        if not extended:
+            return []
+        found += extended
+    return found
+
+
+def _extended(name: str, folder: ConfigFolder) -> list[KeyedFile]:
+    """A file behind those that it extends, which are relative to it."""
+    if folder.find(name) != name:
+        return []
+    file = read_keyed(name, folder)
+    named = file.values.get(("extends",)) or ()
+    below = [named] if isinstance(named, str) else list(named)
+    paths = [posixpath.normpath(posixpath.join(posixpath.dirname(name), one)) for one in below]
+    return [*(part for path in paths for part in _extended(path, folder)), file]
+
+
 def collect_defaults(file: KeyedFile, collected: Collected) -> None:
     """Sets the defaults of Primus's own files, before those of the framework that it starts."""
     trainer, framework = started_framework(file)
+    config = str(file.get("modules", trainer, "config"))
     if framework == "megatron":
         collected.default(
             _SOURCE,
             precision="bf16",
             distributed_optimizer=True,
             zero_stage=1,
-            micro_batch=2,
-            global_batch=128,
             optimizer="adam",
             recompute="none",
+            sequence_parallel=True,
+            **_OF_TRAINER.get(config, {}),
         )
     elif framework == "torchtitan":
         collected.default(

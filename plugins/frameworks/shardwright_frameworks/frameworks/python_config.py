@@ -81,7 +81,9 @@ def python_framework(file: PythonFile) -> str | None:
     if {"parallel", "data"} <= top and top & {"micro_bsz", "micro_num"}:
         return "internevo"
     imported = any(module.startswith(_NEMO_MODULES) for module in file.modules)
-    if (imported and keys & NEMO_KEYS.keys()) or is_nemo([(key,) for key in keys]):
+    if (imported and keys & (NEMO_KEYS.keys() | _PERFORMANCE.keys())) or is_nemo(
+        [(key,) for key in keys]
+    ):
         bridge = any("bridge" in name.lower() for name in (*calls, *file.modules))
         return "megatron-bridge" if bridge else "nemo"
     return None
@@ -188,6 +190,7 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
             for short, key in _PERFORMANCE.items():
                 if (*path, short) in values:
                     values[(*path, key)] = values.pop((*path, short))
+                    collected.use(short, values[(*path, key)][1])
         if kind == "default_peft_config" and str(arguments[:1]) not in ("()", "(None,)"):
             adapters = (name, place)
             found.opened.pop(path, None)

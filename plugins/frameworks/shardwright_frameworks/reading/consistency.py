@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import whole
+from shardwright_frameworks.frameworks.megatron import UNEVEN
 from shardwright_frameworks.shell.text_marks import Place, unknown_numbers, without_place_marks
 from shardwright_frameworks.shell.variables import Variable
 
@@ -196,7 +197,10 @@ _DIVIDES = (
 def _shares(collected: Collected) -> None:
     for axis, figure, words in _DIVIDES:
         degree, number = collected.count(axis), collected.count(figure)
-        flexible = axis == "pp" and (collected.get("framework") not in ("megatron-lm",))
+        flexible = axis == "pp" and (
+            collected.get("framework") != "megatron-lm"
+            or any(name in UNEVEN for _, name in collected.used)
+        )
         padded = axis == "pp" and collected.get("vpp")
         if degree and number and number % degree and not flexible and not padded:
             collected.report_contradiction(

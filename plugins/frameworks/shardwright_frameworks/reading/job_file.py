@@ -35,12 +35,15 @@ def script_of_job(file: KeyedFile) -> tuple[str, int] | None:
             # A folded text has lost the line breaks of its continuations.
             script = re.sub(r"\\\s+(?=--)", " ", text) if "\n" not in text else text
             line = file.place(path).line
-            return _environment(file) + script + "\n", line
+            variables = environment_of_job(file).items()
+            before = "".join(f"export {key}={shlex.quote(each)}; " for key, each in variables)
+            return before + script + "\n", line
     return None
 
 
-def _environment(file: KeyedFile) -> str:
-    """Assignments, before the first line of the script."""
+def environment_of_job(file: KeyedFile) -> dict[str, str]:
+    """The variables that a job sets; TPUs as GKE names them
+    (docs.cloud.google.com/kubernetes-engine/docs/how-to/tpus)."""
     found: dict[str, str] = {}
     for path, value in file.values.items():
         plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
@@ -50,11 +53,16 @@ def _environment(file: KeyedFile) -> str:
             found[str(file.values[(*path[:-1], "name")])] = str(value)
         elif len(path) == 2 and path[0] in ("envs", "env", "environment"):
             found[path[1]] = str(value)
+        elif path[-1] == "cloud.google.com/gke-tpu-topology":
+            kind = str(file.values.get((*path[:-1], "cloud.google.com/gke-tpu-accelerator"), ""))
+            kind = re.sub(r"^tpu-|-(slice|podslice|device)$", "", kind).replace("5-lite", "5e")
+            found["TPU_ACCELERATOR_TYPE"] = f"{kind}-{value}"
+            slices = file.values.get(("spec", "replicatedJobs", "0", "replicas"))
+            found["MEGASCALE_NUM_SLICES"] = str(slices or 1)
     resources = str(file.values.get(("resources", "accelerators"), ""))
     count = resources.partition(":")[2]
     if ("num_nodes",) in file.values:
         found["SKYPILOT_NUM_NODES"] = str(file.values[("num_nodes",)])
     if count.isdigit():
         found["SKYPILOT_NUM_GPUS_PER_NODE"] = count
-    named = {k: v for k, v in found.items() if re.fullmatch(r"[A-Za-z_]\w*", k)}
-    return "".join(f"export {name}={shlex.quote(value)}; " for name, value in named.items())
+    return {k: v for k, v in found.items() if re.fullmatch(r"[A-Za-z_]\w*", k)}

@@ -11,6 +11,7 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Option, Options
 from shardwright_frameworks.configs.interpolation import Key, resolved
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
+from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.frameworks import (
     accelerate,
     automodel,
@@ -39,6 +40,7 @@ class KeyedSource:
 
     parts    the file and those of its Hydra defaults, each with the key above its values
     further  files that its reader read as well
+    overrides  values of the command line that names it
     """
 
     file: KeyedFile
@@ -46,6 +48,7 @@ class KeyedSource:
     collected: Collected
     parts: tuple[tuple[Key, KeyedFile], ...]
     further: list[KeyedFile] = field(default_factory=list)
+    overrides: nemo.Values = field(default_factory=dict)
 
     @property
     def values(self) -> nemo.Values:
@@ -159,7 +162,7 @@ def _collect_automodel(source: KeyedSource) -> str:
 
 
 def _collect_nemo_rl(source: KeyedSource) -> str:
-    files = nemo_rl.collect_nemo_rl(source.file, source.folder, source.collected)
+    files = nemo_rl.collect_nemo_rl(source.file, source.folder, source.collected, source.overrides)
     source.further += files[:-1]
     return "nemo-rl"
 
@@ -181,6 +184,8 @@ def _collect_nemo(source: KeyedSource) -> str:
     if ("experiment", "runner") in {path[:2] for path in values} or (
         {"system", "model", "data"} <= file.sections() and not file.has("trainer")
     ):
+        collected = source.collected
+        collected.default("Megatron-LM core_v0.14", optimizer="adam", recompute="none")
         return "flagscale"
     batch = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
     if not batch and _is_nemo_of(source):
@@ -204,6 +209,8 @@ def _collect_axolotl(source: KeyedSource) -> str:
 def _collect_trainer(source: KeyedSource) -> str:
     given = hf_trainer.given_by_file(source.file, source.collected)
     named = hf_trainer.collect_trainer(given, source.collected)
+    if source.collected.defaults.pop("zero_stage", None):
+        source.collected.leave_open("zero_stage")  # the command names accelerate's file
     return _with_deepspeed(source, named, "transformers")
 
 
@@ -260,17 +267,32 @@ def _collect_swift(source: KeyedSource) -> str:
 
 
 def _collect_primus(source: KeyedSource) -> str:
-    """Collects the overrides of the framework that Primus starts, over Primus's own defaults, and
-    gives its name; `primus` for Primus's Megatron-Core."""
+    """Collects the overrides of the framework that Primus starts, over Primus's own files or, where
+    they are not there, their defaults; gives its name, `primus` for Primus's Megatron-Core."""
     file, collected = source.file, source.collected
     module, started = primus.started_framework(file)
+    section = ("modules", module, "overrides")
+    presets = primus.presets(file, source.folder)
+    given = {(*section, *p): v for p, v in nemo.values_of_files([((), p) for p in presets]).items()}
+    given |= source.values
+    for part in presets[-1:]:  # of the model; those before it are defaults
+        source.further.append(part)
+        for path in part.values:
+            if given[(*section, *path)][1] != part.place(path):
+                collected.use(path[-1], part.place(path))
+    collected.files += [part.name for part in presets]
     primus.collect_defaults(file, collected)
-    if started in ("torchtitan", "maxtext"):
-        overrides = section_of(section_of(section_of(file, "modules"), module), "overrides")
+    own = {path[3:]: value for path, value in given.items() if path[:3] == section}
+    if started in ("torchtitan", "maxtext") and not presets:
         primus.collect_model(file, collected)
-        FRAMEWORKS[started].collect(replace(source, file=overrides))
+    if started == "torchtitan":
+        torchtitan.collect_torchtitan([own], collected, check=not presets)
+    elif started == "maxtext":
+        named = {p[0]: v for p, v in own.items() if (*section, *p) in source.values}
+        known = {p[0]: v for p, v in own.items() if is_known("maxtext", p[0])}
+        maxtext.collect_maxtext(known | named, collected)
     elif started in ("megatron", "megatron_bridge"):
-        nemo.collect_nemo([source.values], collected, source.folder.environment)
+        nemo.collect_nemo([given], collected, source.folder.environment)
     else:
         path = ("modules", module, "framework")
         collected.report_missing(

@@ -17,7 +17,13 @@ from shardwright_frameworks.configs.command_options import Option, Options, read
 from shardwright_frameworks.frameworks.torchtune import is_recipe
 from shardwright_frameworks.reading.slurm_header import SlurmHeader
 from shardwright_frameworks.shell.script_reading import Command
-from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
+from shardwright_frameworks.shell.text_marks import (
+    Place,
+    UnknownValue,
+    Word,
+    unknown_numbers,
+    without_place_marks,
+)
 
 _LAUNCHERS = frozenset(
     {"torchrun", "deepspeed", "srun", "mpirun", "mpiexec", "accelerate", "ds", "prun", "bcprun",
@@ -111,7 +117,10 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
         # Programs that submit a job have its command behind `--`.
         following = texts[place + 1].rsplit("/", 1)[-1]
         if texts[place] == "--" and (following in _LAUNCHERS or following.startswith("python")):
-            return launch_of(replace(command, words=command.words[place + 1 :]), unknowns)
+            words = command.words[place + 1 :]
+            if any(text.endswith("mason.py") for text in texts[:place]):
+                words = _on_all_nodes(command.words[:place], words, unknowns)
+            return launch_of(replace(command, words=words), unknowns)
     if begin >= len(texts) or texts[begin].rsplit("/", 1)[-1] in _QUIET:
         return None
     program, behind = "", len(texts)
@@ -157,6 +166,19 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
         arguments=tuple(arguments),
         command=command,
     )
+
+
+def _on_all_nodes(
+    before: Sequence[Word], words: tuple[Word, ...], unknowns: Sequence[UnknownValue]
+) -> tuple[Word, ...]:
+    """A command whose processes are those of one node (github.com/allenai/open-instruct, mason.py
+    multiplies `--num_processes` by `--num_nodes`)."""
+    nodes = read_options(before, unknowns).number("num_nodes") or 1
+    at = next((n for n, word in enumerate(words) if word.plain == "--num_processes"), len(words))
+    each = whole(words[at + 1].plain) if at + 1 < len(words) else None
+    if each is None:
+        return words
+    return (*words[: at + 1], Word(str(each * nodes), words[at + 1].place), *words[at + 2 :])
 
 
 def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> None:
@@ -220,20 +242,25 @@ def _tpus(launch: Launch, collected: Collected) -> None:
         *launch.launcher.given,
         *read_options(launch.arguments, launch.launcher.unknowns).given,
     )
-    for option in given:
-        if option.key not in ("device_type", "tpu_type") or not option.values:
-            continue
-        found = _TPU.fullmatch(option.values[0].plain)
-        slices = next((each for each in given if each.key == "num_slices"), None)
-        count = whole(slices.values[0].plain) if slices is not None and slices.values else 1
+    named = [(o.values[0].plain, o.place, o.name) for o in given
+             if o.key in ("device_type", "tpu_type") and o.values]  # fmt: skip
+    slices = [o.values[0].plain for o in given if o.key == "num_slices" and o.values]
+    for name, variable in launch.command.environment.items():  # of a pod
+        if name == "TPU_ACCELERATOR_TYPE":
+            named.append((without_place_marks(variable.text), variable.place, name))
+        elif name == "MEGASCALE_NUM_SLICES":
+            slices.append(without_place_marks(variable.text))
+    count = whole(slices[0]) if slices else 1
+    for text, place, name in named:
+        found = _TPU.fullmatch(text)
         if found is None or not count:
             continue
         chips = math.prod(int(part) for part in found[2].split("x"))
         if found[1] in ("v4", "v5p") and "x" not in found[2]:
             chips //= 2
         device = _TPU_NAMES.get(found[1], f"tpu-{found[1]}")
-        collected.set("device", device, option.place, option.name)
-        collected.set("devices", chips * count, option.place, option.name)
+        collected.set("device", device, place, name)
+        collected.set("devices", chips * count, place, name)
 
 
 def _srun(launch: Launch) -> bool:

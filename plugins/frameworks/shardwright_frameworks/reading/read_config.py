@@ -7,15 +7,16 @@ from pathlib import Path
 from profiles.errors import DocumentError
 from shardwright.requests.imported_run import ImportedRun
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.keyed_file import read_keyed
+from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.reading.consistency import complete
-from shardwright_frameworks.reading.job_file import script_of_job
+from shardwright_frameworks.reading.job_file import environment_of_job, script_of_job
 from shardwright_frameworks.reading.read_file import read_keyed_config, read_python_config
 from shardwright_frameworks.reading.read_launch import launches_in, read_launch, read_loose_options
 from shardwright_frameworks.reading.slurm_header import slurm_header
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.script import read_script
 from shardwright_frameworks.shell.script_reading import HERE, ScriptReading
+from shardwright_frameworks.shell.text_marks import without_unknowns
 
 SCRIPTS = (
     ".sh",
@@ -58,7 +59,8 @@ def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
     found = _of_file(named.name, folder, function, devices)
     if found is None:
         raise DocumentError(
-            f"{path}: no configuration of a framework that is known was recognised; known are "
+            f"{path}: no configuration of a framework that is known was recognised"
+            f"{_started(named.name, folder)}; known are "
             "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
             "Trainer, nanotron, MaxText, NeMo, NeMo Automodel, NeMo RL, Megatron-Bridge, "
             "GPT-NeoX, LLaMA-Factory, axolotl, llm-foundry, OLMo, InternEvo, torchtune, "
@@ -124,9 +126,35 @@ def _findings_of(name: str, folder: ConfigFolder, function: str = "") -> Collect
     return _of_script(name, folder)
 
 
+def _of_chart(name: str, file: KeyedFile, folder: ConfigFolder) -> Collected:
+    """The run of a Helm chart's values (github.com/AI-Hypercomputer/gpu-recipes): the launcher
+    next to them, with their variables.
+
+    Raises DocumentError if it is not there.
+    """
+    launcher = (Path(name).parent / "launcher.sh").as_posix()
+    variables = environment_of_job(file)
+    reading = read_script(launcher, folder, header=lambda script, text: variables)
+    launches = launches_in(reading)
+    if not launches:
+        raise DocumentError(
+            f"{name}: the values of a Helm chart; the run is configured by "
+            f"{file.get('workload', 'configFile')!r}, which `helm install --set-file` names. "
+            "Import that file, or put the chart's launcher.sh next to the values"
+        )
+    collected = read_launch(launches, reading, folder, launcher)
+    collected.files.append(name)
+    place = file.place(("workload", "gpus"))
+    collected.set("devices", file.get("workload", "gpus"), place, "workload.gpus", over=False)
+    complete(collected, {})
+    return collected
+
+
 def _of_job(name: str, folder: ConfigFolder) -> Collected | None:
     """The run that a job file of a cluster starts; places are those in it."""
     file = read_keyed(name, folder)
+    if file.has("workload", "configFile"):
+        return _of_chart(name, file, folder)
     job = script_of_job(file)
     if job is None:
         return None
@@ -153,6 +181,13 @@ def _of_script(name: str, folder: ConfigFolder) -> Collected | None:
     collected = read_launch(launches, reading, folder, name)
     # The devices of an unknown program are not those of a training run.
     return collected if collected.get("framework") is not None else None
+
+
+def _started(name: str, folder: ConfigFolder) -> str:
+    """Words about the program of an unknown framework that a script starts."""
+    launches = launches_in(_read(name, folder)) if Path(name).suffix.lower() in SCRIPTS else []
+    program = without_unknowns(launches[0].program) if launches else ""
+    return f": it starts {program} ({launches[0].place}), which is of none" if program else ""
 
 
 def _read(name: str, folder: ConfigFolder) -> ScriptReading:

@@ -37,10 +37,12 @@ def collect_keyed(
     folder: ConfigFolder,
     collected: Collected,
     chosen: Mapping[str, str] | None = None,
+    overrides: nemo.Values | None = None,
 ) -> str | None:
     """Collects the values of a file of keys and of the files that it names.
 
-    chosen  options of Hydra's groups by the command line
+    chosen     options of Hydra's groups by the command line
+    overrides  values by the command line
     """
     if folder.text(name) is None:
         return None
@@ -51,7 +53,9 @@ def collect_keyed(
         collected.set("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
         file = section_of(file, "parameters")
     hydra = hydra_parts(file, folder, chosen)
-    source = KeyedSource(file=file, folder=folder, collected=collected, parts=hydra.parts)
+    source = KeyedSource(
+        file=file, folder=folder, collected=collected, parts=hydra.parts, overrides=overrides or {}
+    )
     framework = keyed_framework(file)
     if framework is None and len(hydra.parts) > 1 and nemo.is_nemo(list(source.values)):
         framework = FRAMEWORKS["nemo"]

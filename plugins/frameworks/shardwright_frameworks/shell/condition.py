@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shardwright_frameworks.shell.expansion import expand_text
-from shardwright_frameworks.shell.text_marks import unknown_numbers, without_place_marks
+from shardwright_frameworks.shell.text_marks import is_unknown, unknown_numbers, without_place_marks
 from shardwright_frameworks.shell.tokens import Token
 from shardwright_frameworks.shell.variables import Scope
 
@@ -47,10 +47,23 @@ def tested(tokens: Sequence[Token], scope: Scope) -> Tested:
         is_expected = signs[0] == "-z"
         truth = None if found.truth is None else (found.truth == is_expected) != negated
         return Tested(truth, found.empty_if_unset)
+    if len(values) == 3 and signs[1] == "=~":
+        truth = _contains(values[0], values[2], scope)
+        return Tested(None if truth is None else truth != negated)
     if len(values) != 3 or unknown_numbers(values[0] + values[2]):
         return Tested(None)
     truth = _compared(values[0].strip(), signs[1], values[2].strip())
     return Tested(None if truth is None else truth != negated)
+
+
+def _contains(left: str, right: str, scope: Scope) -> bool | None:
+    """Whether options contain one; an unknown word that is given could be options, too."""
+    if not re.fullmatch(r"--[\w-]+", right):
+        return None
+    if right in left:
+        return True
+    open_ = [word for word in left.split() if is_unknown(word) and not scope.is_defaulted(word)]
+    return None if open_ else False
 
 
 def _compared(left: str, sign: str, right: str) -> bool | None:

@@ -70,7 +70,7 @@ class ConfigFolder:
         if not path or path.endswith("/") or len(path) > 400:
             return None
         folder = near.rsplit("/", 1)[0] + "/" if "/" in near else ""
-        parts = [part for part in path.split("/") if part not in ("", ".")]
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")]
         for begin in range(len(parts)):
             tail = "/".join(parts[begin:])
             for name in (folder + tail, tail):

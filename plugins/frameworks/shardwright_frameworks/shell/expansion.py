@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from shardwright_frameworks.shell.text_marks import (
     Place,
     Word,
+    is_unknown,
     place_mark,
     placed_pieces,
     unknown_mark,
@@ -32,7 +33,7 @@ from shardwright_frameworks.shell.tokens import (
 )
 from shardwright_frameworks.shell.variables import Scope
 
-_BRACED = re.compile(r"(\w+|[@*#?])(?:\[([@*]|\d+)\])?(?:(:?)([-=+?])(.*))?", re.S)
+_BRACED = re.compile(r"(\w+|[@*#?])(?:\[([^][]+)\])?(?:(:?)([-=+?])(.*))?", re.S)
 _ARITHMETIC_NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*")
 _DOCUMENT = re.compile(r"(\$\()\s*cat\s*<<")
 _EXPR = re.compile(r"expr [\w${} ]+( (\\\*|[-+/%]) [\w${} ]+)+")
@@ -152,13 +153,16 @@ def _value(reference: Reference, scope: Scope) -> str | tuple[Word, ...]:
         command = " ".join(text.lstrip("$<>").strip("`()").split())
         if _EXPR.fullmatch(command):
             return arithmetic(command.removeprefix("expr ").replace("\\*", "*"), place, scope)
-        return "." if command == "pwd" else scope.unknown("output", command[:80], place)
+        printed = "." if command == "pwd" else scope.output(command, scope)
+        return scope.unknown("output", command[:80], place) if printed is None else printed
     if not text.startswith("${"):
         return _variable(text[1:], None, place, scope)
     found = _BRACED.fullmatch(text[2:-1])
     if found is None:
         return scope.unknown("expression", text, place)
     name, index, colon, sign, word = found.groups()
+    if index not in (None, "@", "*"):
+        index = _default(index, place, scope)
     value = _variable(name, index, place, scope)
     if sign is None or not isinstance(value, str):
         return value
@@ -200,6 +204,12 @@ def _variable(name: str, index: str | None, place: Place, scope: Scope) -> str |
         return variable.words
     if index == "*" and variable.words is not None:
         return " ".join(word.text for word in variable.words)
+    if index is not None and variable.table is not None and not is_unknown(index):
+        return variable.table.get(index, "")
+    if index is not None and variable.words is not None and not index.isdigit():
+        index = arithmetic(index, place, scope)
+    if index not in (None, "@", "*") and (variable.words is None or not index.isdigit()):
+        return scope.unknown("expression", f"${{{name}[...]}}", place)
     if index is not None and index.isdigit() and variable.words is not None:
         number = int(index)
         return variable.words[number].text if number < len(variable.words) else ""

@@ -27,7 +27,7 @@ from shardwright_frameworks.shell.text_marks import (
     without_place_marks,
     without_unknowns,
 )
-from shardwright_frameworks.shell.tokens import Reference, Token, tokens_of
+from shardwright_frameworks.shell.tokens import Reference, Token, prepare, tokens_of
 from shardwright_frameworks.shell.variables import Scope, Variable
 from shardwright_frameworks.shell.walk import Array, Simple, Walk
 
@@ -40,6 +40,9 @@ _SHELLS = ("bash", "sh", "zsh", "ksh", "dash")
 _DECLARES = ("export", "declare", "typeset", "local", "readonly")
 _ENDS = ("exit", "return", "break", "continue")
 _STARTS_SCRIPT = ("srun", "exec", "nohup", "mpirun")
+_PRINTS_OPTIONS = re.compile(r"yq '[^']*\.(\w+) \| to_entries[^']*' (\S+)")
+_OPTION_LINE = re.compile(r" +(--[\w-]+): *(.*?) *(?:#.*)?$")
+_REPLACES = re.compile(r"s([/#|,])([\w-]+)\1([^/#|,]*)\1g?")
 _SUCCEEDS = frozenset({"true", ":", "echo", "mkdir", "cd", "set", "pushd", "popd"})
 # Options of programs that submit a job; their text holds its commands.
 _TEXT_OPTIONS = ("--command", "--wrap", "--cmd")
@@ -68,7 +71,9 @@ def read_script(
     """
     reading = ScriptReading()
     scope = Scope(unknowns=reading.unknowns, script=name)
-    _Reader(folder, reading, header).read_file(name, scope, shown, line)
+    reader = _Reader(folder, reading, header)
+    scope.output = reader.output
+    reader.read_file(name, scope, shown, line)
     return reading
 
 
@@ -78,6 +83,7 @@ class _Reader:
         self.functions: dict[str, tuple[Token, ...]] = {}
         self._open: list[str] = []
         self._depth = self._texts = 0
+        self._piped: str | None = None
 
     # -- files and texts
 
@@ -180,6 +186,8 @@ class _Reader:
         if isinstance(first, Token) and first.text in _DECLARES:
             for word in words[begin + 1 :]:
                 self._declare(word, scope, exports=first.text == "export")
+                if any(isinstance(each, Token) and each.text == "-n" for each in words):
+                    self._refer(word, scope)  # to another variable
             return True
         tokens = [word for word in words[begin:] if isinstance(word, Token)]
         expanded = expand_words(tokens, scope)
@@ -190,9 +198,16 @@ class _Reader:
     def _assign(self, word: Token | Array, scope: Scope) -> bool:
         """Makes the assignment that a word is; False if it is none."""
         if isinstance(word, Array):
-            if any(re.match(r"\[[^\]]+\]=", token.text) for token in word.tokens):
-                value = scope.unknown("expression", f"{word.name}=([...]=...)", word.place)
-                scope.assign(word.name, value, word.place)
+            keyed = [re.match(r"\[([^\]]+)\]=", token.text) for token in word.tokens]
+            if any(keyed):
+                table = {
+                    expand_text(replace(token, text=key[1]), scope): expand_text(
+                        replace(token, text=token.text[key.end() :]), scope
+                    )
+                    for token, key in zip(word.tokens, keyed, strict=True)
+                    if key is not None
+                }
+                scope.variables[word.name] = Variable("", word.place, table=table)
             else:
                 values = tuple(expand_words(word.tokens, scope))
                 scope.assign_words(word.name, values, word.place, add=word.add)
@@ -216,6 +231,35 @@ class _Reader:
             scope.export(text)
         elif text and not is_assigned:
             scope.assign(text, "", word.place)
+
+    def _refer(self, word: Token | Array, scope: Scope) -> None:
+        found = _ASSIGNED.match(word.text) if isinstance(word, Token) else None
+        named = scope.text_of(found[1]) if found is not None else None
+        if found is not None and named in scope.variables:
+            scope.variables[found[1]] = scope.variables[named]
+
+    def output(self, command: str, scope: Scope) -> str | None:
+        """The options in a YAML file that yq prints (github.com/yanring/Megatron-MoE-ModelZoo:
+        `--bf16: true` is a switch, one that is false is left out)."""
+        found = _PRINTS_OPTIONS.match(command)
+        if found is None:
+            return None
+        path = Token(prepare(found[2], Place("", 1), scope.references), Place("", 1))
+        name = self._folder.find(without_place_marks(expand_text(path, scope)))
+        text = self._folder.text(name) if name is not None else None
+        section = re.search(rf"(?ms)^{found[1]}:$(.*?)(?=^\S|\Z)", text or "")
+        if name is None or text is None or section is None:
+            return None
+        place = Place(name.removesuffix(".tmp"), text[: section.start()].count("\n") + 1)
+        lines = [_OPTION_LINE.match(line) for line in section[1].split("\n")]
+        pairs = [f"{line[1]} {line[2]}" if line is not None else "" for line in lines]
+        filled = expand_document(Reference("\n".join(pairs), place, False, True), scope)
+        options = [re.match(r"(.*?--\S+) ?(.*)", line, re.S) for line in filled.split("\n")]
+        return " ".join(
+            each[1] if each[2] == "true" else each[0]
+            for each in options
+            if each is not None and each[2] != "false"
+        )
 
     def _started(
         self,
@@ -256,7 +300,13 @@ class _Reader:
             self._read_text(text, scope, at, words[:cut])
             return None
         self._reading.commands.append(
-            Command(tuple(words), place, scope.script, {**scope.exported(), **environment})
+            Command(
+                tuple(words),
+                place,
+                scope.script,
+                {**scope.exported(), **environment},
+                self._open[-1],
+            )
         )
         return False if name == "false" else None
 
@@ -308,6 +358,17 @@ class _Reader:
         """Puts into the folder a file that `cat <<EOF > file`, `echo ... > file` or
         `tee file <<EOF` writes."""
         name = words[0].plain
+        if name == "envsubst":  # references are followed where the text is read
+            reads = [token for sign, token in simple.redirections if sign == "<"]
+            writes = [token for sign, token in simple.redirections if sign == ">"]
+            source = self._folder.find(expand_text(reads[0], scope)) if reads else None
+            if source is not None and writes:
+                target, written = expand_text(writes[0], scope), self._folder.text(source) or ""
+                self._folder.write(target, written, scope.script, 1)
+            return True
+        if name == "sed":
+            self._replaces_text(words, simple, scope)
+            return True
         if name not in ("cat", "echo", "printf", "tee"):
             return False
         target = words[-1].text if name == "tee" and len(words) > 1 else ""
@@ -324,12 +385,29 @@ class _Reader:
             self._folder.write(target, without_place_marks(text), scope.script, line)
         return True
 
+    def _replaces_text(self, words: Sequence[Word], simple: Simple, scope: Scope) -> None:
+        """`sed "s/STAGE/1/" template.json | sed ... > file`, with plain words to replace."""
+        scripts = [_REPLACES.fullmatch(without_place_marks(word.text)) for word in words[1:]]
+        named = [word.text for word, found in zip(words[1:], scripts, strict=True)
+                 if found is None and not word.plain.startswith("-")]  # fmt: skip
+        if named:
+            source = self._folder.find(named[0], near=scope.script)
+            self._piped = self._folder.text(source) if source is not None else None
+        for found in scripts:
+            if found is not None and self._piped is not None:
+                known = not unknown_numbers(found[3])
+                self._piped = self._piped.replace(found[2], found[3]) if known else None
+        for sign, token in simple.redirections:
+            if sign == ">" and self._piped is not None:
+                self._folder.write(expand_text(token, scope), self._piped, scope.script, 1)
+
     def _runs_document(self, words: Sequence[Word], simple: Simple, scope: Scope) -> bool:
         """`sbatch <<EOF`, `bash <<EOF`: the document is a script."""
         documents = _documents(simple, scope)
         if words[0].plain.rsplit("/", 1)[-1] not in (*_SHELLS, "sbatch") or not documents:
             return False
-        script = f"{scope.script}{HERE}"
+        number = sum(HERE in name for name in self._folder.texts)
+        script = f"{scope.script}{HERE}{number or ''}"
         self._folder.texts[script] = without_place_marks(expand_document(documents[0], scope))
         line = documents[0].place.line
         self._folder.written[script] = (scope.script, line)

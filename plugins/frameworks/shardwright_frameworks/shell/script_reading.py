@@ -19,12 +19,14 @@ class Command:
     words        its name and arguments
     environment  variables set for it alone, and exported ones
     script       the file that starts it
+    text         the name of the text that starts it, in that file
     """
 
     words: tuple[Word, ...]
     place: Place
     script: str
     environment: Mapping[str, Variable]
+    text: str = ""
 
 
 @dataclass(slots=True)

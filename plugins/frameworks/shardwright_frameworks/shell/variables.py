@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from shardwright_frameworks.shell.text_marks import (
@@ -28,12 +28,13 @@ DEFAULTED = ("unset", "runtime", "argument")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A text, or an array of words, and where it was set."""
+    """A text, an array of words, or a table of texts, and where it was set."""
 
     text: str
     place: Place
     words: tuple[Word, ...] | None = None
     exported: bool = False
+    table: Mapping[str, str] | None = None
 
     @property
     def value(self) -> tuple[str, ...]:
@@ -50,6 +51,7 @@ class Scope:
     references  the same of references
     called      whether the arguments are those of a caller in the files
     ended       `exit`, `return`, `break` or `continue` after it was read
+    output      the text that a command prints, where the files give it
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class Scope:
     script: str = ""
     called: bool = False
     ended: str = ""
+    output: Callable[[str, Scope], str | None] = lambda command, scope: None
 
     def copy(self) -> Scope:
         """A scope with the same variables."""

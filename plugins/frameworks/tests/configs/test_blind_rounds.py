@@ -302,3 +302,249 @@ def test_primus_s_command_replaces_overrides_of_its_file(tmp_path: Path) -> None
     )
     run = read(tmp_path, "b.sh", script)
     assert (run.framework, run.devices, run.optimizer, run.ep) == ("primus", 16, "muon", 4)
+
+
+def test_a_suite_of_nemo_rl_runs_the_configuration_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    recipes, suite = tmp_path / "examples/configs/recipes/llm", tmp_path / "tests/suites/llm"
+    recipes.mkdir(parents=True)
+    suite.mkdir(parents=True)
+    (tmp_path / "examples/configs/base.yaml").write_text(
+        "policy:\n  model_name: Qwen/Qwen3-8B\n  train_micro_batch_size: 2\n"
+        "  dynamic_batching: {enabled: true}\n  megatron_cfg:\n    enabled: true\n"
+        "    tensor_model_parallel_size: 2\n    pipeline_model_parallel_size: 1\n"
+        "cluster: {num_nodes: 1, gpus_per_node: 8}\n"
+    )
+    (recipes / "sft-a.yaml").write_text("defaults: ../../base.yaml\npolicy: {precision: float16}\n")
+    (suite / "sft-a.sh").write_text(
+        "CONFIG=$(echo $DIR/sft-a.yaml | sed 's#a#b#')\n"
+        "uv run examples/run_sft.py --config $CONFIG cluster.num_nodes=2 $@\n"
+    )
+    run = read_config(suite / "sft-a.sh")
+    assert (run.framework, run.tp, run.pp, run.precision) == ("nemo-rl", 2, 1, "fp16")
+    assert (run.devices, run.micro_batch, run.overridden[0].field) == (16, None, "num_nodes")
+    assert [one.option for one in run.unresolved] == ["policy.dynamic_batching.enabled"]
+    (suite / "sft-b.sh").write_text("uv run examples/run_sft.py --config $CONFIG policy.x=2\n")
+    run = read_config(suite / "sft-b.sh")
+    assert (run.framework, run.tp, "tp" in run.defaults) == ("nemo-rl", None, False)
+
+
+def test_primus_reads_its_own_files_of_trainer_and_model(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    for name, text in {
+        "modules/megatron/base.yaml": "micro_batch_size: 2\nglobal_batch_size: 128\nbf16: true\n",
+        "modules/megatron/pre_trainer.yaml": (
+            "extends:\n  - base.yaml\nglobal_batch_size: 16\nuse_distributed_optimizer: true\n"
+        ),
+        "models/megatron/small.yaml": (
+            "num_layers: 12\nhidden_size: 64\nsequence_parallel: true\nlinear_num_key_heads: 4\n"
+        ),
+    }.items():
+        path = tmp_path / "primus/configs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "exp").mkdir()
+    text = (
+        "modules:\n  pre_trainer:\n    framework: megatron\n    config: pre_trainer.yaml\n"
+        "    model: small.yaml\n    overrides:\n      tensor_model_parallel_size: 2\n"
+        "      hidden_size: 128\n"
+    )
+    run = read(tmp_path / "exp", "a.yaml", text)
+    assert (run.micro_batch, run.global_batch, run.zero_stage) == (2, 16, 1)
+    assert (run.model.num_layers, run.model.hidden_size, run.sequence_parallel) == (12, 128, True)
+    assert [one.option for one in run.unused] == ["linear_num_key_heads"]
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "pyproject.toml").unlink()
+    run = read(tmp_path / "alone", "a.yaml", text)
+    found = [run.defaults[key].value for key in ("global_batch", "seq_len", "sequence_parallel")]
+    assert found == [16, 1024, True]
+
+
+def test_primus_names_a_model_of_torchtitan_with_its_flavor(tmp_path: Path) -> None:
+    text = (
+        "modules:\n  pre_trainer:\n    framework: torchtitan\n    model: deepseek_v3_236b.yaml\n"
+        "    overrides:\n      parallelism: {tensor_parallel_degree: 2}\n"
+    )
+    assert read(tmp_path, "a.yaml", text).model.num_layers == 60  # DeepSeek-V2
+
+
+def test_lengths_of_torchtitan_s_validation_are_no_trainer_s(tmp_path: Path) -> None:
+    text = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 8192\n'
+        "[parallelism]\ntensor_parallel_degree = 2\n[validation]\nseq_len = 512\n"
+    )
+    assert read(tmp_path, "a.toml", text).seq_len == 8192
+
+
+def test_an_axis_of_maxtext_that_takes_the_rest_is_open(tmp_path: Path) -> None:
+    words = "ici_fsdp_parallelism=1 ici_expert_parallelism=-1 per_device_batch_size=1"
+    command = f"python3 -m maxtext.trainers.pre_train.train base.yml {words}"
+    run = read(tmp_path, "a.sh", f"{command} max_target_length=2048 remat_policy=full\n")
+    assert (run.ep, run.dp, run.zero_stage) == (None, None, None)
+    assert "ep" not in run.defaults
+    assert [one.option for one in run.unresolved] == ["ici_expert_parallelism"]
+
+
+def test_a_job_of_gke_has_the_devices_of_its_topology(tmp_path: Path) -> None:
+    text = """kind: JobSet
+spec:
+  replicatedJobs:
+    - replicas: 2
+      template:
+        nodeSelector:
+          cloud.google.com/gke-tpu-accelerator: KIND
+          cloud.google.com/gke-tpu-topology: 4x4
+        command: [bash, -c, "python3 -m maxtext.train base.yml per_device_batch_size=2
+          max_target_length=2048 ici_fsdp_parallelism=16 dcn_data_parallelism=-1"]
+"""
+    run = read(tmp_path, "a.yaml", text.replace("KIND", "tpu-v6e-slice"))
+    assert (run.device, run.devices, run.global_batch) == ("tpu-v6e", 32, 64)
+    run = read(tmp_path, "a.yaml", text.replace("KIND", "tpu-v5-lite-podslice"))
+    assert (run.device, run.devices) == ("tpu-v5e", 32)
+
+
+def test_the_launcher_of_a_chart_has_its_values(tmp_path: Path) -> None:
+    values = (
+        "workload:\n  gpus: 16\n  configFile: recipe.py\n  envs:\n"
+        "  - {name: SCRIPT, value: /workload/configs/recipe.py}\n"
+    )
+    with pytest.raises(DocumentError, match=r"a Helm chart; .* 'recipe.py'"):
+        read(tmp_path, "values.yaml", values)
+    (tmp_path / "recipe.py").write_text(
+        "from nemo.collections.llm.recipes import llama31_70b\n\ndef recipe():\n"
+        "    pretrain = llama31_70b.pretrain_recipe()\n"
+        "    pretrain = set_primary_perf_configs(pretrain, mbs=1, gbs=32, tp_size=4, pp_size=2)\n"
+        "    return pretrain\n"
+    )
+    (tmp_path / "launcher.sh").write_text(
+        'torchrun --nproc-per-node=8 --nnodes="$NNODES" $SCRIPT --factory "recipe()" '
+        "trainer.num_nodes=2\n"
+    )
+    run = read(tmp_path, "values.yaml", values)
+    assert (run.framework, run.tp, run.pp, run.devices) == ("nemo", 4, 2, 16)
+    assert (run.micro_batch, run.global_batch, run.unused) == (1, 32, ())
+    assert "sequence_parallel" not in run.defaults
+
+
+def test_a_program_of_no_framework_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match=r"starts chatlearn/entrypoint.py \(a.sh:1\)"):
+        read(tmp_path, "a.sh", "torchrun chatlearn/entrypoint.py grpo --config-file a.yaml\n")
+
+
+def test_layers_of_other_kinds_are_named(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --hybrid-attention-ratio 0.1 --spec a b\n")
+    assert [one.option for one in run.unused] == ["hybrid_attention_ratio", "spec"]
+
+
+def test_options_that_yq_prints_are_those_of_each_job(tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text(
+        "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  # sizes\n  --num-layers: 7\n  --hidden-size: 64\n"
+        "  --num-attention-heads: 4\n  --tensor-model-parallel-size: ${TP}\n  --bf16: true\n"
+        "  --pipeline-model-parallel-size: 4\n  --num-layers-per-virtual-pipeline-stage: 1\n"
+        "  --account-for-loss-in-pipeline-split: true\n  --swiglu: false\n"
+    )
+    (tmp_path / "job.sh").write_text(
+        "envsubst < model.yaml > model.yaml.tmp\n"
+        "P=$(yq '... | .MODEL_ARGS | to_entries | .[]' model.yaml.tmp | tr '\\n' ' ')\n"
+        "sbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=$NODES\n#SBATCH --ntasks-per-node=8\n"
+        "srun python pretrain_gpt.py $P\nEOF\n"
+    )
+    run = read(tmp_path, "a.sh", "TP=2 NODES=4 bash job.sh\nTP=4 NODES=16 bash job.sh\n")
+    assert (run.tp, run.devices, run.runs, run.precision) == (2, 32, 2, "bf16")
+    assert (run.vpp, run.model.gated_mlp, run.contradictions) == (2, None, ())
+
+
+def test_processes_of_a_node_are_those_of_all_that_mason_takes(tmp_path: Path) -> None:
+    command = (
+        "python mason.py --num_nodes 4 --gpus 8 -- accelerate launch --num_processes 8 "
+        "finetune.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1\n"
+    )
+    assert read(tmp_path, "a.sh", command).devices == 32
+
+
+def test_a_recipe_of_trl_is_sharded_as_its_command_says(tmp_path: Path) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-4B\nper_device_train_batch_size: 1\nbf16: true\n"
+    run = read(tmp_path, "sft.yaml", text)
+    assert (run.framework, run.zero_stage, "zero_stage" in run.defaults) == (
+        "transformers", None, False,
+    )  # fmt: skip
+    (tmp_path / "zero3.yaml").write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {zero_stage: 3}\n"
+    )
+    command = "accelerate launch --config_file zero3.yaml sft.py --config sft.yaml\n"
+    run = read(tmp_path, "a.sh", command)
+    assert (run.zero_stage, run.devices, run.precision) == (3, 8, "bf16")
+
+
+def test_verl_s_megatron_has_no_default_that_changed(tmp_path: Path) -> None:
+    command = (
+        "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer "
+        "actor_rollout_ref.model.path=Qwen/Qwen3-4B trainer.n_gpus_per_node=8 trainer.nnodes=1"
+    )
+    run = read(tmp_path, "a.sh", f"{command}\n")
+    assert (run.tp, "tp" in run.defaults, run.dp) == (None, False, None)
+    option = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
+    assert read(tmp_path, "a.sh", f"{command} {option}\n").dp == 4
+
+
+def test_a_sourced_file_of_the_folder_above(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "env.sh").write_text("export NPROC=4\n")
+    (tmp_path / "a").mkdir()
+    script = (
+        'DIR="$(cd "$(dirname "$0")" && pwd)"\nsource "$DIR/../env.sh"\n'
+        f"{MEGATRON.replace('8', '$NPROC')}\n"
+    )
+    assert read(tmp_path / "a", "a.sh", script).devices == 4
+
+
+def test_flagscale_has_the_defaults_of_megatron(tmp_path: Path) -> None:
+    text = (
+        "system: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1}\n"
+        "model: {num_layers: 4, micro_batch_size: 1}\ndata: {split: 1}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert [run.defaults[key].value for key in ("optimizer", "recompute")] == ["adam", "none"]
+
+
+def test_micro_batches_of_all_replicas_of_verl(tmp_path: Path) -> None:
+    command = (
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-4B "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=64 trainer.n_gpus_per_node=8 "
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size=32"
+    )
+    run = read(tmp_path, "a.sh", f"{command} trainer.nnodes=1\n")
+    assert (run.micro_batch, run.dp, run.contradictions) == (8, 4, ())
+    run = read(tmp_path, "a.sh", f"{command}_per_gpu\n".replace("=32_per_gpu", "_per_gpu=2"))
+    assert run.micro_batch == 2
+    run = read(tmp_path, "a.sh", f"{command.replace('8 ', '$GPUS ')} trainer.nnodes=$N\n")
+    assert run.micro_batch is None
+
+
+def test_a_missing_file_of_a_run_leaves_no_defaults(tmp_path: Path) -> None:
+    command = "python3 -m maxtext.trainers.pre_train.train models/small.yml ici_fsdp_parallelism=8"
+    run = read(tmp_path, "a.sh", f"{command} per_device_batch_size=1 steps=3\n")
+    assert (run.zero_stage, run.recompute, run.defaults.get("recompute")) == (3, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("a.yaml", AUTOMODEL.replace(", layers_per_stage: 4", ""), "vpp", 2),
+        ("a.sh", "python3 -m openrlhf.cli.train_sft --train.batch_size 8\n", "optimizer", "adamw"),
+        (
+            "a.sh",
+            "python3 -m openrlhf.cli.train_sft --model.optim muon --train.batch_size 8\n",
+            "optimizer",
+            "muon",
+        ),
+    ],
+)
+def test_defaults_of_sources(tmp_path: Path, name: str, text: str, field: str, value: str) -> None:
+    assert read(tmp_path, name, text).answer(field) == value
+
+
+def test_a_batch_that_begins_smaller_is_named(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --global-batch-size 512 --rampup-batch-size 32 1 9\n")
+    assert [one.option for one in run.unused] == ["rampup_batch_size"]
