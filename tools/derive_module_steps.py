@@ -28,7 +28,7 @@ from profiles.document import content_hash, encode, read_document, to_json, writ
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.graph import ModelGraph
-from profiles.model.steps.module_step import TracedSteps
+from profiles.model.steps.module_step import traced_step
 from shardwright.runs.module_row import ModuleSetting, module_setting, predict_step
 from shardwright.runs.module_table import (
     MeasuredModule,
@@ -128,14 +128,14 @@ def main() -> None:
 
 def fitted_rows(table: Path, folder: Path) -> list[FittedRow]:
     """The rows that can be predicted and were measured; others are named on stderr."""
-    steps, found = TracedSteps(), []
+    found = []
     measured = {row.id: row for row in read_measured_modules(table)}
     for row in read_modules(table):
         if not measured[row.id].step_time_s:
             continue
         try:
             setting = module_setting(row)
-            step = _kept_step(row, setting, steps, folder)
+            step = _kept_step(row, setting, folder)
         except ShardwrightError as error:
             _say(f"{row.id}: {error}")
             continue
@@ -143,9 +143,7 @@ def fitted_rows(table: Path, folder: Path) -> list[FittedRow]:
     return found
 
 
-def _kept_step(
-    row: ModuleRow, setting: ModuleSetting, steps: TracedSteps, folder: Path
-) -> ModelGraph:
+def _kept_step(row: ModuleRow, setting: ModuleSetting, folder: Path) -> ModelGraph:
     precision = setting.precision
     key = {
         "factory": row.factory,
@@ -159,7 +157,7 @@ def _kept_step(
     path = folder / f"{content_hash(key)}.json"
     if path.is_file():
         return read_document(path, ModelGraph, schema=_STEP_SCHEMA)
-    step = steps.step(
+    step = traced_step(
         row.factory,
         row.arguments,
         precision,

@@ -64,7 +64,7 @@ def test_what_is_shaped_by_values_crosses_no_cut() -> None:
     [
         (
             "replay_zoo:skipped",
-            r"value decides in the forward of the model which of its blocks",
+            r"a number that its code draws .* decides which of its blocks run",
         ),
         (
             "replay_zoo:asked",

@@ -119,11 +119,12 @@ class GptBlock(nn.Module):
 
 
 class Experts(nn.Module):
-    """A loop over experts that got rows."""
+    """A loop over all experts, or over those that got rows."""
 
-    def __init__(self, count: int = 4, chosen: int = 2) -> None:
+    def __init__(self, count: int = 4, chosen: int = 2, *, skips: bool = False) -> None:
         super().__init__()
         self.gate, self.chosen = nn.Linear(WIDTH, count, bias=False), chosen
+        self.skips = skips
         self.experts = nn.ModuleList(Gated(WIDTH, 2 * WIDTH) for _ in range(count))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -132,6 +133,8 @@ class Experts(nn.Module):
         out = torch.zeros_like(rows)
         for number, expert in enumerate(self.experts):
             row, place = torch.where(chosen == number)
+            if self.skips and not len(row):
+                continue
             out.index_add_(0, row, expert(rows[row]) * weights[row, place, None])
         return out.view_as(x)
 
@@ -213,6 +216,19 @@ def llama_with_one_key() -> Any:
 
 def mixture() -> Any:
     return _language(Language([LlamaBlock(Experts()) for _ in range(LAYERS)], turns=True))
+
+
+def many_experts() -> Any:
+    """More experts than rows in a short run."""
+    return _language(Language([LlamaBlock(Experts(48, 1, skips=True))], turns=True))
+
+
+def weight_normed() -> Any:
+    def layer(wide: int, narrow: int) -> nn.Module:
+        return nn.utils.parametrizations.weight_norm(nn.Linear(wide, narrow))
+
+    blocks = [nn.Sequential(layer(8, 32), nn.ReLU(), layer(32, 8)) for _ in range(3)]
+    return nn.Sequential(*blocks), (torch.zeros(4, 8),)
 
 
 def gpt() -> Any:

@@ -67,12 +67,13 @@ def test_a_mask_of_whole_numbers_hides_no_gradient() -> None:
     assert derived("masked").why_not(2)
 
 
-def test_every_repeat_is_split_and_experts_that_got_no_rows_too() -> None:
-    spec = resolve_model("tests.profiles.plain_models:mixture")
+@pytest.mark.parametrize(("name", "count"), [("mixture", 3 * 4), ("many_experts", 48)])
+def test_every_repeat_is_split_and_experts_that_got_no_rows_too(name: str, count: int) -> None:
+    spec = resolve_model(f"tests.profiles.plain_models:{name}")
     built = build_model(spec, micro_batch=3, sequence_length=16)
-    rules = derived("mixture").rules
+    rules = derived(name).rules
     paths = [path for path, _ in built.module.named_modules() if path.endswith(".w2")]
-    assert len(paths) == 3 * 4
+    assert len(paths) == count
     assert all(any(matches(pattern, path) for pattern, _ in rules) for path in paths)
 
 
@@ -87,6 +88,7 @@ def test_sizes_of_the_code_and_shared_weights_of_heads_are_rules_too() -> None:
     ("name", "why"),
     [
         ("convolutions", "no linear layer feeds another"),
+        ("weight_normed", "no linear layer feeds another"),
         ("excited", "do 0% of its blocks' work"),
         ("biased", "`add` on a share of qkv's features fails"),
     ],

@@ -2,18 +2,22 @@
 
 A mask is computed from positions: arange, comparisons, a triangle. Such ops depend on no weight and
 no input, so they are also computed on real tensors during the trace, and a mask's values are known
-when attention uses it. Other values, and those of large tensors, are unknown.
+when attention uses it. The same holds for values that a caller assumes (`put`). Other values, and
+those of large tensors, are unknown.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from profiles.model.fake_tensors.trace_fakes import tensors_in
@@ -25,24 +29,61 @@ _MADE |= {"ones_like", "zeros_like", "full_like"}
 # Ops that mask scores: index of the mask among the arguments (-1: either of two), and whether the
 # mask is true for hidden keys.
 _MASKING = {"masked_fill": (1, True), "where": (0, False), "add": (-1, False)}
+# Ops by which further conditions restrict known codes (room for a token at its expert), or which
+# write unknown scores at known places: what is unknown counts as true.
+_CONDITIONS = {"mul", "logical_and", "bitwise_and", "scatter"}
 # Bytes of the largest tensor that is computed: positions of 4,096 x 4,096, or a mask of 16,384.
 _MOST_BYTES = 1 << 28
 
 
+class Origin(IntEnum):
+    """Why a value is known; a result has the largest of its inputs' origins.
+
+    CONSTANT  computed from numbers in the model's code;  EXPECTED  of evenly loaded experts
+    DRAWN     of `torch.rand`;  ASSUMED  a truth value that may be the other one
+    """
+
+    CONSTANT = 0
+    EXPECTED = 1
+    DRAWN = 2
+    ASSUMED = 3
+
+
 class KnownValues:
-    """Real values of fake tensors up to `most_bytes`, by tensor."""
+    """Real values of fake and meta tensors up to `most_bytes`, by tensor."""
 
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._values: dict[int, Tensor] = {}
-        self._most_bytes = most_bytes
+    def __init__(self) -> None:
+        self._values: dict[int, tuple[Tensor, Origin]] = {}
+        self.most_bytes = _MOST_BYTES
 
-    def answer(self, x: Tensor, question: Callable[[Tensor], Any]) -> Any | None:
-        """`question` of a tensor's values, None if they are unknown."""
-        values = self._values.get(id(x))
-        if values is None:
-            return None
-        with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
-            return question(values)
+    def __getitem__(self, x: Tensor) -> Tensor:
+        return self._values[id(x)][0]
+
+    def __contains__(self, x: object) -> bool:
+        return id(x) in self._values
+
+    def origin(self, tensors: Iterable[Tensor]) -> Origin:
+        """The largest origin of these tensors."""
+        found = (self._values[id(x)][1] for x in tensors if id(x) in self._values)
+        return max(found, default=Origin.CONSTANT)
+
+    def put(self, x: Tensor, value: Tensor, origin: Origin) -> Tensor:
+        """Set the value of a tensor, and return the tensor."""
+        if id(x) not in self._values:
+            weakref.finalize(x, self._values.pop, id(x), None)
+        self._values[id(x)] = value, origin
+        return x
+
+    def computed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The op's result on the known values; other tensors count as ones. None if it fails."""
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
+        with on_real_tensors():
+            try:
+                given, named = tree_map_only(Tensor, self._real, (args, kwargs))
+                return func(*given, **named)
+            except Exception:  # not possible on this machine: the values stay unknown
+                return None
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Compute the op on real tensors if all inputs are known."""
@@ -51,34 +92,27 @@ class KnownValues:
             return
         tensors = tensors_in((args, kwargs))
         made = name in _MADE or (name == "lift_fresh" and all(map(_is_real, tensors)))
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": torch.device("cpu")}
         if not made and not tensors:
             return
-        if not made and not all(id(x) in self._values for x in tensors):
-            for x in tensors_in(out):  # written in place with something unknown
+        leaves = tensors_in(out)
+        origin = self.origin(tensors)
+        known = all(x in self for x in tensors) or (
+            origin is not Origin.CONSTANT and name.rstrip("_") in _CONDITIONS
+        )
+        if not made and (not known or torch.Tag.nondeterministic_seeded in func.tags):
+            for x in leaves:  # written in place with something unknown
                 self._values.pop(id(x), None)
             return
-        leaves = tensors_in(out)
-        if not leaves or any(x.numel() * x.element_size() > self._most_bytes for x in leaves):
+        if not leaves or any(x.numel() * x.element_size() > self.most_bytes for x in leaves):
             return
-        with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
-            try:
-                given, named = self._real((args, kwargs))
-                real = func(*given, **named)
-            except Exception:  # not possible on this machine: the values stay unknown
-                return
+        real = self.computed(func, args, kwargs)
         for x, value in zip(leaves, tensors_in(real), strict=False):
-            if id(x) not in self._values:
-                weakref.finalize(x, self._values.pop, id(x), None)
-            self._values[id(x)] = value
+            self.put(x, value, origin)
 
-    def _real(self, tree: Any) -> Any:
-        def of(x: Tensor) -> Tensor:
-            found = x if _is_real(x) else self._values.get(id(x))
-            return found if found is not None else torch.empty(x.shape, dtype=x.dtype)
-
-        return tree_map_only(Tensor, of, tree)
+    def _real(self, x: Tensor) -> Tensor:
+        if id(x) in self._values:
+            return self[x]
+        return x if _is_real(x) else torch.ones(x.shape, dtype=x.dtype)
 
     def of_scores(self, func: Any, args: Any) -> int | None:
         """`reach` of the mask of an element-wise op on attention scores; None for other ops and
@@ -88,7 +122,7 @@ class KnownValues:
         if name not in _MASKING or len(args) < 2:
             return None
         masks = [args[place]] if place >= 0 else list(args[:2])
-        known = [x for x in masks if isinstance(x, Tensor) and id(x) in self._values]
+        known = [x for x in masks if isinstance(x, Tensor) and x in self]
         if len(known) != 1 or min(known[0].shape[-2:], default=0) < 2:
             return None
         return self.reach(known[0], hides=hides) or None
@@ -100,10 +134,10 @@ class KnownValues:
 
         hides  the mask is true for hidden keys
         """
-        values = self._values.get(id(mask))
+        values = self._values[id(mask)][0] if mask in self else None
         if values is None or values.dim() < 2 or (hides and values.dtype != torch.bool):
             return 0
-        with unset_fake_temporarily(), torch.utils._python_dispatch._disable_current_modes():
+        with on_real_tensors():
             # Only masks that are equal for all samples and heads.
             flat = values.reshape(-1, *values.shape[-2:])
             if flat.shape[0] > 1 and not bool((flat == flat[:1]).all()):
@@ -117,6 +151,13 @@ class KnownValues:
             ahead = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)
             band = (ahead >= 0) & (ahead < reach)
             return reach if bool((band == seen).all()) else 0
+
+
+@contextmanager
+def on_real_tensors() -> Iterator[None]:
+    """Context within a run on shapes for computations on real tensors."""
+    with unset_fake_temporarily(), _disable_current_modes(), torch.device("cpu"):
+        yield
 
 
 def _is_real(x: Tensor) -> bool:

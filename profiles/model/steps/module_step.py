@@ -7,12 +7,13 @@ when a step is traced.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from profiles.errors import ShardwrightError, UnknownNameError
+from profiles.errors import UnknownNameError
 from profiles.extras import need_package
 from profiles.model.graph import ModelGraph
 
@@ -48,43 +49,28 @@ def step_precision(name: str) -> StepPrecision:
     return PRECISIONS[name]
 
 
-class TracedSteps:
-    """Cache of traced steps, and of errors of failed traces."""
+def traced_step(
+    factory: str,
+    arguments: Mapping[str, Any],
+    precision: StepPrecision,
+    *,
+    channels_last: bool,
+    fused_attention: bool,
+) -> ModelGraph:
+    """The step of a factory's module, cached; raises the errors of `build_step` and
+    `trace_module_step`."""
+    text = json.dumps(arguments, sort_keys=True)
+    return _traced(factory, text, precision, channels_last, fused_attention)
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], ModelGraph | ShardwrightError] = {}
 
-    def step(
-        self,
-        factory: str,
-        arguments: Mapping[str, Any],
-        precision: StepPrecision,
-        *,
-        channels_last: bool,
-        fused_attention: bool,
-    ) -> ModelGraph:
-        """The step; raises the errors of `build_step` and `trace_module_step`, also from cache."""
-        key = (
-            factory,
-            json.dumps(arguments, sort_keys=True),
-            precision,
-            channels_last,
-            fused_attention,
-        )
-        found = self._known.get(key)
-        if found is None:
-            need_package("torch", f"tracing {factory}")
-            from profiles.model.building.build_step import build_step
-            from profiles.model.steps.trace_step import trace_module_step
+@functools.cache
+def _traced(
+    factory: str, arguments: str, precision: StepPrecision, channels_last: bool, fused: bool
+) -> ModelGraph:
+    need_package("torch", f"tracing {factory}")
+    from profiles.model.building.build_step import build_step
+    from profiles.model.steps.trace_step import trace_module_step
 
-            try:
-                built = build_step(
-                    factory, arguments, weights=precision.weights, channels_last=channels_last
-                )
-                found = trace_module_step(built, precision, fused_attention=fused_attention)
-            except ShardwrightError as error:
-                found = error
-            self._known[key] = found
-        if isinstance(found, ShardwrightError):
-            raise found
-        return found
+    weights, given = precision.weights, json.loads(arguments)
+    built = build_step(factory, given, weights=weights, channels_last=channels_last)
+    return trace_module_step(built, precision, fused_attention=fused)

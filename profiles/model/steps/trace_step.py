@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs, tensors_in
+from profiles.model.fake_tensors.trace_known_values import KnownValues
 from profiles.model.graph import (
     Block,
     BlockRef,
@@ -33,6 +34,7 @@ from profiles.model.graph import (
 from profiles.model.kernels import DeviceKernel
 from profiles.model.steps.module_step import StepPrecision
 from profiles.model.steps.trace_device_functions import AutocastShapes, DeviceKernels
+from profiles.model.tracing.trace_errors import check_loss, failure_text
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_kernels import device_kernels, laid_out
 from profiles.model.tracing.trace_ops import describe_op, dtype_name
@@ -77,7 +79,7 @@ def trace_module_step(
             output = built.call(built.module, *built.args)
             where = "loss function"
             loss = built.loss_fn(output, built.targets)
-            _check_loss(loss)
+            check_loss(loss)
             del output
             where = "backward pass"
             recorder.phase = Phase.BACKWARD
@@ -87,9 +89,8 @@ def trace_module_step(
         except ShardwrightError:
             raise
         except Exception as error:
-            line = next(iter(str(error).splitlines()), "")
             raise TraceError(
-                f"the {where} fails on shapes (meta tensors): {type(error).__name__}: {line}"
+                f"the {where} fails on shapes (meta tensors): {failure_text(error)}"
             ) from error
     return recorder.graph(built)
 
@@ -103,7 +104,8 @@ class _StepRecorder(Recorder):
     def __init__(self, built: BuiltModel, *, tf32: bool) -> None:
         kept = [*built.module.parameters(), *built.module.buffers(), *_fed(built)]
         keys = {x.untyped_storage()._cdata: i for i, x in enumerate(kept)}
-        super().__init__(keys, lambda *_: None, StateWatch(built.module), target="gpu")
+        watch = StateWatch(built.module)
+        super().__init__(keys, lambda *_: None, watch, KnownValues(), target="gpu")
         self._kept, self._tf32 = kept, tf32
 
     def graph(self, built: BuiltModel) -> ModelGraph:
@@ -192,11 +194,3 @@ def _bytes(tensors: Any) -> int:
 
 def _fed(built: BuiltModel) -> list[Tensor]:
     return [x for x in tree_leaves((built.args, built.targets)) if isinstance(x, Tensor)]
-
-
-def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        kind = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise TraceError(f"loss_fn must return one number, returned {kind}")
-    if not loss.requires_grad:
-        raise TraceError("the loss does not depend on any parameter that needs a gradient")

@@ -11,10 +11,11 @@ a graph with branches.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -94,20 +95,9 @@ def trace_graph(
             try:
                 run.trace(fakes, target, backward=backward)
                 inside = _within_state(run) | _differentiated(run) | _not_replayed(run)
-                above, assumed = _above(run), set[int]()
-                for number, (path, place) in enumerate(run.assuming):
-                    between = path in above or number in run.shapes.checks
-                    if inside or (place in assumed and not between):
-                        continue
-                    if between:
-                        inside = _decided(run, again(), number, fakes, target)
-                    elif number >= _MOST_TRIED or _decides(run, again(), number, fakes, target):
-                        assumed.add(place)
-                for draws in ("low", "high") if any(run.drawn) else ():
-                    if not inside:
-                        inside = _drawn(run, again(), draws, fakes, target)
-                if run.by_value and not inside:
-                    inside = _shaped_by_values(run, again(), fakes, target)
+                assumed = set[int]()
+                if not inside:
+                    inside = _by_values(run, again, assumed, fakes, target)
                 if inside:
                     whole |= inside
                     candidates = tuple(path for path in candidates if path not in inside)
@@ -183,9 +173,6 @@ def _not_replayed(run: TracedPass) -> dict[str, str]:
     identifies the calls of that code by their number; modules of other stages only return
     placeholders."""
     above = _above(run)
-    for path in run.choosing:
-        if path in above:
-            return _by_choice(run, path)
     for path in run.rerun:
         if path in above or path in run.entries:
             why = f"{path} is called again in the backward (leave out torch.utils.checkpoint:"
@@ -206,82 +193,75 @@ def _above(run: TracedPass) -> set[str]:
     return {entry[:i] for entry in run.entries for i, c in enumerate(entry) if c == "."} | {""}
 
 
-def _by_choice(run: TracedPass, path: str) -> dict[str, str]:
-    why = f"a value decides in the forward of {path or 'the model'} which of its blocks run"
-    return dict.fromkeys(run.entries[1:], f"{why} (`if tensor`, layers left out at random)")
-
-
-def _decided(
-    run: TracedPass, other: TracedPass, number: int, fakes: Fakes, target: str
-) -> dict[str, str]:
-    """All entries, if the assumed truth value with this number decides which code runs between
-    blocks or which blocks run. If the model fails with the opposite value, it was a validity check.
-    Raises TraceError if it was not and nothing is known about the value."""
-    try:
-        other.trace(fakes, target, backward=False, opposite=number)
-    except (TraceError, NotRepeated):
-        return {}
-    if number in run.shapes.checks:
-        path = run.assuming[number][0] or "the model itself"
-        raise TraceError(
-            f"the forward pass fails in module {path} under fake tensors: {VALUE_DECIDES}"
-        )
-    above = _above(run)
-    if other.entries == run.entries and other.calls_of(above) == run.calls_of(above):
-        return {}
-    return _by_choice(run, run.assuming[number][0])
-
-
 _MOST_TRIED = 32  # truth values, each a forward pass; later ones count as deciding
 
 
-def _decides(run: TracedPass, other: TracedPass, number: int, fakes: Fakes, target: str) -> bool:
-    """Whether the assumed truth value with this number decides which code runs inside a block. If
-    the model fails with the opposite value, it was a validity check."""
-    try:
-        other.trace(fakes, target, backward=False, opposite=number)
-    except TraceError:
-        return False
-    except NotRepeated:  # the block's output differs too
-        return True
-    return other.recorder.weighted != run.recorder.weighted
-
-
-def _drawn(
-    run: TracedPass, other: TracedPass, draws: str, fakes: Fakes, target: str
+def _by_values(
+    run: TracedPass, again: Callable[[], TracedPass], assumed: set[int], fakes: Fakes, target: str
 ) -> dict[str, str]:
-    """All entries, if random numbers drawn outside torch decide which code runs between blocks or
-    which blocks run; otherwise the entries crossed by tensors whose shapes they decide. Found by a
-    pass that draws the lowest or highest numbers."""
-    found = _shaped_by_values(run, other, fakes, target, draws=draws)
+    """All entries, if values decide which code runs between blocks or which blocks run; otherwise
+    the entries crossed by tensors whose shapes depend on values, since a pipeline's messages have
+    fixed sizes. Found by forward passes with other values.
+
+    assumed  gets the blocks in which an assumed truth value decides which code runs
+    Raises TraceError if nothing is known about a truth value.
+    """
     above = _above(run)
-    if other.entries == run.entries and other.calls_of(above) == run.calls_of(above):
-        return found
-    why = "a number that its code draws (`random`, numpy) decides which of its blocks run"
-    return dict.fromkeys(run.entries[1:], why)
 
+    def others_run(other: TracedPass) -> bool:
+        return other.entries != run.entries or other.calls_of(above) != run.calls_of(above)
 
-def _shaped_by_values(
-    run: TracedPass, other: TracedPass, fakes: Fakes, target: str, draws: str = ""
-) -> dict[str, str]:
-    """Entries crossed by tensors whose shapes depend on values: a pipeline's messages have fixed
-    sizes. Found by a pass in which masks select half as many elements, or with other `draws`."""
-    try:
-        other.trace(fakes, target, backward=False, share=1.0 if draws else 0.5, draws=draws)
-    except TraceError:
-        # The model's own shapes disagree then: no conclusion.
-        why = "how many rows a mask chooses, of which nothing is known, decides its shapes"
-        return dict.fromkeys(run.entries[1:], why) if run.shapes.guessed else {}
-    why = "the shapes of what its blocks hand on depend on values"
-    if other.entries != run.entries:
+    def everywhere(why: str) -> dict[str, str]:
         return dict.fromkeys(run.entries[1:], why)
-    one, two = run.crossing_specs(), other.crossing_specs()
-    found: set[str] = set()
-    for number, consumers in run.consumers().items():
-        if one[number] != two.get(number):
-            producer = run.recorder.storages[number].segment
-            found.update(run.entries[producer + 1 : consumers[-1] + 1])
-    return dict.fromkeys((entry for entry in run.entries if entry in found), why)
+
+    for number, (path, place) in enumerate(run.assuming):
+        unknown = number in run.shapes.checks
+        between = path in above or unknown
+        if not between and (place in assumed or number >= _MOST_TRIED):
+            assumed.add(place)
+            continue
+        other = again()
+        try:
+            other.trace(fakes, target, backward=False, opposite=number)
+        except NotRepeated:
+            if not between:  # the block's output differs, too
+                assumed.add(place)
+            continue
+        except TraceError:
+            continue  # a validity check
+        if unknown:
+            raise TraceError(
+                f"the forward pass fails in module {path or 'the model itself'} under fake "
+                f"tensors: {VALUE_DECIDES}"
+            )
+        if between and others_run(other):
+            why = f"a value decides in the forward of {path or 'the model'} which of its blocks run"
+            return everywhere(f"{why} (`if tensor`)")
+        if not between and other.recorder.weighted != run.recorder.weighted:
+            assumed.add(place)
+    extremes = ("low", "high") if any(run.drawn) or run.shapes.drawn else ()
+    for draws in (*extremes, *(("",) if run.by_value else ())):
+        other = again()
+        try:
+            other.trace(fakes, target, backward=False, uneven=not draws, draws=draws)
+        except TraceError:
+            # The model's own shapes disagree then: no conclusion.
+            if run.shapes.guessed:
+                why = "how many rows a mask chooses, of which nothing is known, decides its shapes"
+                return everywhere(why)
+            continue
+        if others_run(other):
+            cause = "a number that its code draws (`random`, numpy, torch.rand)" if draws else ""
+            return everywhere(f"{cause or 'a choice by value'} decides which of its blocks run")
+        found: set[str] = set()
+        for branch, varied in zip_longest(run.branches(), other.branches()):
+            if branch != varied:
+                ends = (branch.producer, branch.consumers[-1]) if branch else (0, len(run.entries))
+                found.update(run.entries[ends[0] + 1 : ends[1] + 1])
+        if found:
+            why = "the shapes of what its blocks hand on depend on values"
+            return dict.fromkeys((entry for entry in run.entries if entry in found), why)
+    return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,14 +45,7 @@ class TracedBlocks:
 
     def branches(self) -> tuple[Branch, ...]:
         """All tensors between blocks, or none if each goes only to the next block."""
-        found = tuple(
-            Branch(
-                producer=self.storages[number].segment,
-                consumers=consumers,
-                spec=self.specs[number],
-            )
-            for number, consumers in self.consumers.items()
-        )
+        found = self.traced.branches()
         plain = all(branch.consumers == (branch.producer + 1,) for branch in found)
         return () if plain else found
 

@@ -52,11 +52,11 @@ def traced_loss(built: BuiltModel, output: Any, targets: Any) -> Any:
 
 
 def check_loss(loss: object) -> None:
-    """Raises TraceError if the loss is no scalar tensor, or no parameter affects it."""
+    """Raises TraceError if the loss is no tensor of one number, or no parameter affects it."""
     why = ""
     if not isinstance(loss, Tensor):
         why = f"the loss must be a scalar tensor, loss_fn returned {type(loss).__name__}"
-    elif loss.dim() != 0:
+    elif loss.numel() != 1:
         why = f"the loss must be a scalar, it has shape {tuple(loss.shape)}"
     elif not loss.requires_grad:
         why = "nothing is trained: no parameter that needs a gradient reaches the loss"

@@ -27,7 +27,7 @@ from profiles.model.fake_tensors.trace_fakes import (
     plain_kernels,
     without_skipped,
 )
-from profiles.model.graph import Collective, Phase, SavedTensor, TensorSpec
+from profiles.model.graph import Branch, Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_block_boundaries import Output, other_forward
 from profiles.model.tracing.trace_errors import check_loss, failure_text, traced_loss
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
@@ -36,7 +36,6 @@ from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_side_effects import (
     GivenWatch,
     StateWatch,
-    state_of_weights,
     watched_functions,
 )
 from profiles.model.tracing.trace_tensor_parallel import Sharding
@@ -69,7 +68,6 @@ class TracedPass:
     saved        per block, tensors kept for its backward other than those between blocks
     alive        storages that exist at the end of the forward pass
     expected     blocks with shapes that depend on values;  by_value  there are some before the loss
-    choosing     paths of modules in whose forward a value decides which code runs
     assuming     per assumed truth value: the module that reads it, and its block
     functions    Python autograd functions of the model: the calling module, and the function's name
     rerun        paths of modules that are called again in the backward
@@ -94,7 +92,6 @@ class TracedPass:
     alive: set[int] = field(default_factory=set)
     expected: set[int] = field(default_factory=set)
     by_value: bool = False
-    choosing: list[str] = field(default_factory=list)
     assuming: list[tuple[str, int]] = field(default_factory=list)
     functions: list[tuple[str, str]] = field(default_factory=list)
     rerun: list[str] = field(default_factory=list)
@@ -117,24 +114,24 @@ class TracedPass:
         target: str,
         *,
         backward: bool = True,
-        share: float = 1.0,
+        uneven: bool = False,
         opposite: int = -1,
         draws: str = "",
     ) -> None:
         """Run the pass, with or without its backward.
 
-        share     factor on the expected number of elements that a mask selects
-        opposite  number of an assumed truth value to invert, -1 for none
-        draws     `low` or `high`: extreme random numbers outside torch
+        uneven, opposite  as of ExpectedShapes
+        draws     `low` or `high`: extreme random numbers outside torch, and of torch.rand
 
         Raises TraceError, and NotRepeated if a skipped block is called differently.
         """
         self.fakes = fakes
-        watch = StateWatch(self.built.module)
-        self.recorder = Recorder(fakes.keys, self._watch_gradient, watch, target=target)
 
         def used() -> None:
             self.expected.add(len(self.cuts) - 1)
+
+        def assumed() -> None:
+            self.assuming.append((self.recorder._path[-1], len(self.cuts) - 1))
 
         def applied(name: str) -> None:
             self.functions.append((self.recorder._path[-1], name))
@@ -143,8 +140,11 @@ class TracedPass:
             self._hook(stack)
             stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
             self.drawn = stack.enter_context(as_in_real_runs(self.built.module, draws))
-            shapes = self.shapes = stack.enter_context(
-                expected_shapes(used, share, self._chosen, opposite, unknown=True)
+            settings = {"uneven": uneven, "opposite": opposite, "draws": draws, "unknown": True}
+            shapes = stack.enter_context(expected_shapes(used, assumed, **settings))
+            self.shapes, watch = shapes, StateWatch(self.built.module)
+            self.recorder = Recorder(
+                fakes.keys, self._watch_gradient, watch, shapes.values, target=target
             )
             stack.enter_context(plain_kernels())
             stack.enter_context(watched_functions(applied))
@@ -155,8 +155,7 @@ class TracedPass:
                 loss = loss_of(shapes, partial(traced_loss, self.built), output, fakes.targets)
                 check_loss(loss)
                 del output
-                changed = [fakes.names[i] for i in sorted(self.recorder.changed)]
-                self.state = watch.state() | state_of_weights(changed, len(self.cuts))
+                self.state = watch.state(len(self.cuts))
                 self._note_saved()
                 if backward:
                     self.recorder.phase = Phase.BACKWARD
@@ -173,13 +172,6 @@ class TracedPass:
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
                     f"tensors: {failure_text(error)}"
                 ) from error
-
-    def _chosen(self, assumed: bool) -> None:
-        path = self.recorder._path[-1]
-        if assumed:
-            self.assuming.append((path, len(self.cuts) - 1))
-        else:
-            self.choosing.append(path)
 
     def _hook(self, stack: ExitStack) -> None:
         recipes: dict[str, Output] = {}
@@ -344,6 +336,14 @@ class TracedPass:
         for _, consumer, number in self.recorder.crossings:
             found.setdefault(number, set()).add(consumer)
         return {number: tuple(sorted(found[number])) for number in sorted(found)}
+
+    def branches(self) -> tuple[Branch, ...]:
+        """All tensors between blocks."""
+        specs, made = self.crossing_specs(), self.recorder.storages
+        return tuple(
+            Branch(producer=made[number].segment, consumers=consumers, spec=specs[number])
+            for number, consumers in self.consumers().items()
+        )
 
     def calls_of(self, paths: set[str]) -> list[tuple[str, str]]:
         """(module, op) of all ops that depend on weights and are called by these modules."""

@@ -67,7 +67,8 @@ def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    return is_transposed(module) or type(module).forward is nn.Linear.forward
+    linear = is_transposed(module) or type(module).forward is nn.Linear.forward
+    return linear and "weight" in module._parameters  # not computed from others (weight_norm)
 
 
 # --- the blocks of a model, on shapes -------------------------------------------------------------

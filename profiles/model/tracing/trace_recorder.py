@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiles.errors import ShardwrightError, TraceError
-from profiles.model.fake_tensors.trace_fakes import arguments_of, tensors_in
+from profiles.model.fake_tensors.trace_fakes import tensors_in
 from profiles.model.fake_tensors.trace_known_values import KnownValues
 from profiles.model.graph import Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
@@ -81,10 +81,9 @@ class Recorder(TorchDispatchMode):
     target      `gpu`: masks of unfused attention scores are read (accelerators fuse them); `cpu`:
                 ops without a 16-bit CPU kernel raise NoKernelError
     on_crossing called with number and tensor of a crossing at its first use
-    state       receives all ops of the forward
+    state       receives all ops of the forward;  known  has the values of masks
     differentiated  module that takes a gradient in its forward (`torch.autograd.grad`) through
                 earlier segments -> the first of these and its own
-    changed     indices of parameters that the forward writes to
     """
 
     def __init__(
@@ -92,24 +91,24 @@ class Recorder(TorchDispatchMode):
         parameters: dict[int, int],
         on_crossing: Callable[[int, Tensor], None],
         state: StateWatch,
+        known: KnownValues,
         *,
         target: str,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self._on_crossing, self._state, self._target = on_crossing, state, target
+        self._known = known
         self.parameters = parameters
         self.segments = [Segment()]
         self.weighted: list[tuple[str, str]] = []
         self.crossings: set[tuple[int, int, int]] = set()
         self.differentiated: dict[str, tuple[int, int]] = {}
-        self.changed: set[int] = set()
         self.crossing: dict[int, TensorSpec] = {}
         self.storages: list[StorageRecord] = []
         self.phase = Phase.FORWARD
         self.paused = False
         self._live: dict[int, StorageRecord] = {}
         self._references: dict[int, Any] = {}
-        self._known = KnownValues()
         self._segment = 0
         # An addition that may accumulate gradients: first operand, result, and place of the op.
         self._sum: tuple[int, int, int, int] | None = None
@@ -184,9 +183,6 @@ class Recorder(TorchDispatchMode):
             op = replace(op, kernels=device_kernels(op, args, kwargs, out))
         if self.phase is Phase.FORWARD:
             op = self._with_mask(op, func, args)
-            self._known.note(func, args, kwargs, out)
-            if func._schema.is_mutable:
-                self._note_changed(func, args, kwargs)
             self._state.note(func, args, kwargs, out, segment)
             self._note_product(op, given, self.segments[segment])
         self.segments[segment].ops.append(op)
@@ -198,11 +194,6 @@ class Recorder(TorchDispatchMode):
         if self.phase is Phase.BACKWARD:
             self._note_sum(func, args, out, segment)
         return out
-
-    def _note_changed(self, func: Any, args: Any, kwargs: Any) -> None:
-        for given, written in arguments_of(func, args, kwargs):
-            keys = {x.untyped_storage()._cdata for x in given} if written else set()
-            self.changed.update(self.parameters[key] for key in keys & self.parameters.keys())
 
     def _note_sum(self, func: Any, args: Any, out: Any, segment: int) -> None:
         """Record an addition that may accumulate the gradients of a tensor from several nodes.

@@ -20,7 +20,6 @@ from collections.abc import (
     Mapping,
     MutableMapping,
     MutableSequence,
-    Sequence,
 )
 from contextlib import contextmanager
 from typing import Any
@@ -34,11 +33,14 @@ from profiles.model.fake_tensors.trace_fakes import arguments_of, tensors_in
 
 
 class StateWatch:
-    """Uses of buffers in a pass, from all forward ops."""
+    """Uses of buffers, and writes to weights, in a pass, from all forward ops."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._names = _buffers(module)
+        named = module.named_parameters()
+        self._weights = {p.untyped_storage()._cdata: name for name, p in named if not p.is_meta}
+        self._changed: set[str] = set()  # weights that the forward writes to
         self._written: set[str] = set()
         self._read: set[str] = set()
         self._touched: dict[str, set[int]] = defaultdict(set)
@@ -49,6 +51,10 @@ class StateWatch:
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, segment: int
     ) -> None:
         """Record an op of the forward in a segment."""
+        if func._schema.is_mutable:
+            for given, written in arguments_of(func, args, kwargs):
+                keys = {x.untyped_storage()._cdata for x in given} if written else set()
+                self._changed.update(self._weights[key] for key in keys & self._weights.keys())
         if not self._names or "batch_norm" in func._schema.name:
             return
         names: set[str] = set()
@@ -73,17 +79,17 @@ class StateWatch:
             if x.untyped_storage()._cdata not in self._names:
                 self._note_made(x, frozenset(names))
 
-    def state(self) -> dict[str, tuple[int, int]]:
+    def state(self, segments: int) -> dict[str, tuple[int, int]]:
         """Description of each buffer that was changed and used -> its first and last segment; call
-        it after the forward."""
-        after = _buffers(self._module)
-        kept = {name: key for key, name in after.items()}
+        it after the forward. Changed weights span all segments, since any code may read them."""
+        kept = {name: key for key, name in _buffers(self._module).items()}
         replaced = {n for key, n in self._names.items() if kept.get(n, key) != key}
-        found = sorted((self._written | replaced) & self._read)
-        return {
+        found = {
             f"the buffer {name}": (min(self._touched[name]), max(self._touched[name]))
-            for name in found
+            for name in sorted((self._written | replaced) & self._read)
         }
+        changed = (name for name in self._weights.values() if name in self._changed)
+        return found | {f"the weight {name}": (0, segments - 1) for name in changed}
 
     def _of(self, x: Tensor) -> frozenset[str]:
         key = x.untyped_storage()._cdata
@@ -97,12 +103,6 @@ class StateWatch:
         key = storage._cdata
         kept = weakref.ref(storage, lambda _: self._made.pop(key, None))
         self._made[key] = (kept, names | self._of(x))
-
-
-def state_of_weights(names: Sequence[str], segments: int) -> dict[str, tuple[int, int]]:
-    """As `StateWatch.state`, for weights that a forward writes to: any code may read them, so they
-    span all segments."""
-    return {f"the weight {name}": (0, segments - 1) for name in names}
 
 
 def _buffers(module: nn.Module) -> dict[int, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from profiles.csv_table import csv_text
 from profiles.errors import ShardwrightError
 from profiles.model.graph import ModelGraph
-from profiles.model.steps.module_step import TracedSteps
+from profiles.model.steps.module_step import traced_step
 from shardwright.commands.tables.predict_runs import row_of
 from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
 from shardwright.console.output import Bar, note, write_or_print
@@ -54,22 +54,21 @@ def predicted_modules(rows: Sequence[ModuleRow], *, folder: Path) -> tuple[Predi
     for place in (os.fspath(folder.resolve()), os.fspath(Path.cwd())):
         if place not in sys.path:
             sys.path.append(place)
-    steps = TracedSteps()
     found = []
     with Bar("modules", quiet=False) as update:
         for row in rows:
-            found.append(_predicted(row, steps))
+            found.append(_predicted(row))
             update(len(found), len(rows), row.id)
     return tuple(found)
 
 
-def _predicted(row: ModuleRow, steps: TracedSteps) -> PredictedRun:
+def _predicted(row: ModuleRow) -> PredictedRun:
     try:
         setting = module_setting(row)
         if setting.as_planned and set(row.arguments) == {"batch"}:
             made = _of_executor(row, setting)
             return _as_row(row, made, bool(made.fits), setting.defaults)
-        return _of_setting(row, setting, steps)
+        return _of_setting(row, setting)
     except ShardwrightError as error:
         return PredictedRun(id=row.id, status=f"unsupported: {_one_line(str(error))}")
 
@@ -91,8 +90,8 @@ def _of_executor(row: ModuleRow, setting: ModuleSetting) -> Prediction:
     return predict_plan(plan, cluster, None, traced)
 
 
-def _of_setting(row: ModuleRow, setting: ModuleSetting, steps: TracedSteps) -> PredictedRun:
-    graph = steps.step(
+def _of_setting(row: ModuleRow, setting: ModuleSetting) -> PredictedRun:
+    graph = traced_step(
         row.factory,
         row.arguments,
         setting.precision,

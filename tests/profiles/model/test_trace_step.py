@@ -10,7 +10,7 @@ import torch
 from profiles.errors import TraceError
 from profiles.model.graph import Block, Op
 from profiles.model.kernels import DeviceKernel, Direction, Kernel
-from profiles.model.steps.module_step import TracedSteps, step_precision
+from profiles.model.steps.module_step import step_precision, traced_step
 from profiles.model.tracing.trace_kernels import is_channels_last
 
 HERE = "tests.shardwright.module_factories"
@@ -24,7 +24,7 @@ def step_of(
     fused: bool = False,
     **arguments: int,
 ) -> Block:
-    graph = TracedSteps().step(
+    graph = traced_step(
         f"{HERE}:{function}",
         arguments,
         step_precision(precision),
