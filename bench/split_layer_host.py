@@ -53,7 +53,9 @@ def run() -> int:
         starting = StartingWeights(split, torch.device("cpu"), 0)
         degrees = Degrees(tp=TP)
         mesh = init_device_mesh("cpu", (TP,), mesh_dim_names=("tp",))
-        place = Mesh(degrees=degrees, at=degrees.coordinates(0), pp=None, dp=None, tp=mesh)
+        place = Mesh(
+            degrees=degrees, at=degrees.coordinates(0), pp=None, dp=None, shards=None, tp=mesh
+        )
         apply_tensor_parallelism(split, RULES, place, starting)
         starting.fill(split)
         x = torch.randn(1, 4, 64, requires_grad=True)

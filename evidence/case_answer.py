@@ -9,7 +9,7 @@ from evidence.case_layout import fastest_layout
 from evidence.predict_case import PredictedCase, predict_cases
 from evidence.published_case import PublishedCase
 from planner.layout.layout_choice import power_mfu
-from profiles.csv_text import csv_text
+from profiles.csv_table import csv_text
 from profiles.hardware.prices.price_table import price_or_relatives
 from profiles.sourced import given
 from profiles.units import format_usd

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from evidence.prospective import ErrorScores, Scores
-from profiles.csv_text import csv_text
+from profiles.csv_table import csv_text, read_table
 from profiles.document import need_writable, write_bytes
 from profiles.errors import DocumentError
-from profiles.published.table import read_table
 
 LEDGER_FILE = Path(__file__).parents[1] / "docs" / "locked_ledger.csv"
 # Openings that one issue may use: each tells something of the locked half.

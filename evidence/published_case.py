@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiles.published.run import PublishedRun
-from profiles.published.table import Row, Table, number_cell, read_table
+from profiles.csv_table import Row, Table, number_cell, read_table
+from shardwright.runs.run import PublishedRun
 
 # Columns of a table of whole runs that predictions must not use.
 MEASURED_CASE_COLUMNS = (

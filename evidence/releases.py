@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from evidence.compared import ComparedRun
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import Measured
-from profiles.published.table import number_cell, read_table
+from profiles.csv_table import number_cell, read_table
 from shardwright.commands.tables.predicted_run import OK, PredictedRun
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import Measured
 
 _PREDICTED = (
     "step_time_s",

@@ -26,13 +26,15 @@ def gather_all(mine: T, group: Any = None) -> list[T]:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This process's coordinates, and the one-dimensional mesh of each axis that it is on."""
+    """This process's coordinates, and the one-dimensional mesh of each axis that it is on; `shards`
+    is that of dp, with two dimensions under hybrid sharding: groups, and replicas of each."""
 
     degrees: Degrees
     at: Coordinates
     pp: Any
     dp: Any
     tp: Any
+    shards: Any
     _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     def group_of(self, pp_ranks: Sequence[int]) -> Any:
@@ -62,10 +64,14 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
             f"tp {degrees.tp}), {world} were started"
         )
     # Row-major: the last axis is innermost, as in Degrees.
-    sizes = (degrees.pp, degrees.dp, degrees.tp)
-    mesh = init_device_mesh(device_type, sizes, mesh_dim_names=("pp", "dp", "tp"))
+    hybrid = degrees.dp_replicate > 1
+    replicas = {"replicate": degrees.dp_replicate, "shard": degrees.shard_replicas}
+    sizes = {"pp": degrees.pp, **(replicas if hybrid else {"dp": degrees.dp}), "tp": degrees.tp}
+    mesh = init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    shards = mesh["replicate", "shard"] if hybrid else mesh["dp"]
+    dp = shards._flatten("dp") if hybrid else shards
     at = degrees.coordinates(dist.get_rank())
-    return Mesh(degrees=degrees, at=at, pp=mesh["pp"], dp=mesh["dp"], tp=mesh["tp"])
+    return Mesh(degrees=degrees, at=at, pp=mesh["pp"], dp=dp, tp=mesh["tp"], shards=shards)
 
 
 def local(x: Tensor) -> Tensor:

@@ -56,20 +56,6 @@ class RankLog:
     warm_up: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
-    """Time before an action of a step in which its rank did none.
-
-    after_message  True where the rank was idle until another's result came: the time from that
-                   result's end on; False where the result had been there before
-    """
-
-    stage: int
-    letter: str
-    time_s: float
-    after_message: bool
-
-
 def quiet_steps(logs: Sequence[RankLog]) -> tuple[int, ...]:
     """The middle half by length of the counted steps that no rank's wait for a core disturbed.
 
@@ -84,8 +70,9 @@ def quiet_steps(logs: Sequence[RankLog]) -> tuple[int, ...]:
     return tuple(sorted(quiet[outer : len(quiet) - outer]))
 
 
-def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[Gap]:
-    """The gap before every action of a step but each rank's first."""
+def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[tuple[int, str, float]]:
+    """Stage, letter and seconds of the gaps before actions of a step, but those in which the rank
+    waited for another's result, and before its first."""
     graph = action_graph(plan.actions)
     spans = {
         name: (log.steps[step].begin_s + start, log.steps[step].begin_s + end)
@@ -99,13 +86,9 @@ def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[Gap]:
     ):
         if before < 0:
             continue
-        came, free = ends[source] if source >= 0 else 0.0, ends[before]
-        yield Gap(
-            stage=action.stage,
-            letter=str(action.kind.value),
-            time_s=start - max(came, free),
-            after_message=came > free,
-        )
+        free = ends[before]
+        if source < 0 or ends[source] <= free:
+            yield action.stage, str(action.kind.value), start - free
 
 
 def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tuple[BlockPoint, ...]:
@@ -266,10 +249,10 @@ def _action(
         if name.fullmatch(action[0])
     ]
     gaps = [
-        max(0.0, gap.time_s)
+        max(0.0, time_s)
         for step in chosen
-        for gap in gaps_of(plan, logs, step)
-        if not gap.after_message and (gap.stage, gap.letter) == (stage, letter)
+        for *of, time_s in gaps_of(plan, logs, step)
+        if of == [stage, letter]
     ]
     cpu_s, wall_s = map(fmean, zip(*rows, strict=True))
     outside_s = max(0.0, wall_s - cpu_s) + fmean(gaps or [0.0])

@@ -10,32 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from executor.replay.wire import stored_type
 from profiles.errors import ModelError
 from profiles.model.building.build import BuiltModel, build_model, needs_values, to_meta
 from profiles.model.loaders import ModelSpec
 from simulator.values.plan import Plan
-
-# How modules draw their first values: what of torch.nn.init a mode sees, and the methods that the
-# rest of it calls (2.13: trunc_normal_ calls none that is seen, and runs on meta tensors).
-_FILLS = frozenset(["normal_", "uniform_", "kaiming_uniform_", "constant_", "zero_", "fill_"])
-
-
-class _NothingFilled(TorchFunctionMode):
-    """Leaves meta tensors as they are where they would be filled: they have no values, and torch
-    takes half of the time in which a model is built to find the shape of what it draws."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in _FILLS:
-            filled = args[0] if args else kwargs.get("tensor")
-            if isinstance(filled, Tensor) and filled.is_meta:
-                return filled
-        return func(*args, **kwargs)
 
 
 @contextmanager
@@ -51,8 +31,7 @@ def parameters_on_meta() -> Iterator[None]:
 
     nn.Module.register_parameter = to_meta  # type: ignore[method-assign, assignment] # undone
     try:
-        with _NothingFilled():
-            yield
+        yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign] # as it was
 
@@ -132,20 +111,13 @@ def _builder(
     return partial(build_meta, spec, sequence_length=sequence_length, dtype=dtype, seed=seed)
 
 
-def build_meta(
-    spec: ModelSpec, *, micro_batch: int, sequence_length: int, dtype: str, seed: int
-) -> BuiltModel:
+def build_meta(spec: ModelSpec, **settings: Any) -> BuiltModel:
     """The model with meta parameters and real buffers and inputs; its parameters are made where
-    the factory asks for their values."""
-    build = partial(
-        build_model,
-        spec,
-        micro_batch=micro_batch,
-        sequence_length=sequence_length,
-        dtype=dtype,
-        device="cpu",
-        seed=seed,
-    )
+    the factory asks for their values.
+
+    settings  of `build_model`
+    """
+    build = partial(build_model, spec, device="cpu", **settings)
     try:
         with parameters_on_meta():
             return build()

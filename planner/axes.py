@@ -20,7 +20,8 @@ FRAMEWORKS_ONLY = ("cp", "ep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """Allowed values per axis; None where free. One value fixes the axis, several restrict it.
+    """Allowed values per axis; None where free. One value fixes the axis, several restrict it. A
+    free dp_replicate is 1.
 
     Raises InputError for empty axes, counts below 1 and unknown ZeRO stages, UnknownNameError for
     unknown schedules and recompute kinds.
@@ -31,6 +32,7 @@ class Axes:
     ep: tuple[int, ...] | None = None
     pp: tuple[int, ...] | None = None
     dp: tuple[int, ...] | None = None
+    dp_replicate: tuple[int, ...] | None = None
     vpp: tuple[int, ...] | None = None
     zero: tuple[int, ...] | None = None
     micro_batch: tuple[int, ...] | None = None
@@ -72,6 +74,11 @@ class Axes:
             for axis in AXES
             if getattr(self, axis) is not None
         )
+
+    @property
+    def replicate_groups(self) -> tuple[int, ...]:
+        """The values of dp_replicate, and 1, the one of a free axis."""
+        return tuple(dict.fromkeys((1, *(self.dp_replicate or ()))))
 
     @property
     def strategies(self) -> tuple[Recompute, ...]:

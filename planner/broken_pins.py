@@ -22,9 +22,10 @@ from planner.space import Choice, LayoutContext, Meshes, alike_meshes, choices_o
 
 Values = tuple[int | str, ...]
 
-_CHOICES = ("schedule", "vpp", "zero", "recompute")
+_CHOICES = ("schedule", "vpp", "zero", "recompute", "dp_replicate")
 # Pins are freed in this order to find a smallest conflict, so that the ones at its end remain.
-_FREED_FIRST = ("recompute", "zero", "micro_batch", "schedule", "dp", "ep", "cp", "tp", "vpp", "pp")
+_FREED_FIRST: tuple[str, ...] = ("dp_replicate", "recompute", "zero", "micro_batch", "schedule")
+_FREED_FIRST += ("dp", "ep", "cp", "tp", "vpp", "pp")
 _PLAIN = (RunOption(),)
 
 
@@ -64,15 +65,10 @@ def _legal(axes: Axes, space: LayoutContext) -> Iterator[tuple[Meshes, list[Choi
     meshes = meshes_of(axes, space)
     first, group = alike_meshes(space, meshes)
     for number, i in enumerate(first.tolist()):
-        dp, size = int(meshes.dp[i]), int(meshes.micro_batch[i])
-        choices = choices_of(
-            axes,
-            space,
-            pp=int(meshes.pp[i]),
-            dp=dp,
-            cp=int(meshes.cp[i]),
-            microbatches=space.global_batch // (dp * size),
-        )
+        choices = [
+            (name, vpp, zero, kind, space.options[option].dp_replicate)
+            for name, vpp, zero, kind, option in choices_of(axes, space, meshes, i)
+        ]
         if choices:
             yield meshes.rows(group == number), choices
 

@@ -33,6 +33,11 @@ def broken_rule(conflict: Axes, space: LayoutContext) -> str:
         for axis in pins:
             if getattr(conflict, axis) is not None and (broken := words(axis, conflict, space)):
                 return broken
+    if conflict.dp_replicate:
+        return (
+            "hybrid sharding needs ZeRO 1, 2 or 3, and a dp that dp-replicate divides into groups "
+            "of two replicas or more, of which ep divides the ranks"
+        )
     if conflict.zero:
         return _broken_zero(conflict, space.rules)
     if conflict.ep:

@@ -35,7 +35,7 @@ class Cell:
     @property
     def shares(self) -> int:
         """To how many replicas a weight's states are dealt, as of `Plan.shares`."""
-        return self.degrees.dp if self.zero_stage else 1
+        return self.degrees.shard_replicas if self.zero_stage else 1
 
     def rank_of(self, stage: int) -> int:
         """Pipeline rank of a virtual stage."""

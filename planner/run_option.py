@@ -40,6 +40,7 @@ class RunOption:
 
     precision: str = ""
     axis_order: str = AXIS_ORDERS[0]
+    dp_replicate: int = 1
     torus: tuple[int, ...] = ()
     gradient_reduction: str = ""
     compression: str = ""
@@ -58,15 +59,17 @@ class RunOption:
         return replace(
             run,
             precision=self.precision or run.precision,
-            degrees=replace(run.degrees, axis_order=self.axis_order),
+            degrees=replace(
+                run.degrees, axis_order=self.axis_order, dp_replicate=self.dp_replicate
+            ),
             torus=self.torus or run.torus,
             local_workers=self.local_workers or run.degrees.dp,
             **{name: getattr(self, name) for name in _ALIKE},
         )
 
-    def sensible(self, *, pp: int, dp: int, cp: int) -> bool:
+    def sensible(self, *, pp: int, dp: int, tp: int, cp: int, ep: int) -> bool:
         """Whether the mesh can have the option and differs by it. An order of axes needs two axes
-        above 1, a type of gradient reduction needs replicas."""
+        above 1, a type of gradient reduction needs replicas, groups of hybrid sharding two each."""
         usual = self.axis_order == AXIS_ORDERS[0]
         if not usual and (pp == 1 or dp == 1):
             return False
@@ -74,14 +77,21 @@ class RunOption:
             return False
         if self.local_steps > 1 and dp == 1:
             return False
+        groups = self.dp_replicate
+        if groups > 1 and (dp % groups or dp == groups or tp * cp * (dp // groups) % ep):
+            return False
         return self.local_workers == EVERY_REPLICA or dp % self.local_workers == 0
 
     def allowed(self, *, pp: int, zero_stage: int, recompute: str, rules: FrameworkRules) -> bool:
         """Whether the framework and the ZeRO stage permit the option. Compression needs whole
-        gradients, which ZeRO 2 and 3 never have; replicas with local steps share no states."""
+        gradients, which ZeRO 2 and 3 never have; replicas with local steps share no states; hybrid
+        sharding needs states that are sharded, and is priced with neither of the two."""
         if self.compression and zero_stage > 1:
             return False
         if self.local_workers == EVERY_REPLICA and zero_stage:
+            return False
+        others = self.compression or self.local_workers != 1
+        if self.dp_replicate > 1 and (not zero_stage or others):
             return False
         if not self.activation_offload:
             return True
@@ -199,7 +209,12 @@ class RequestedOptions:
 
 
 def run_options(
-    asked: RequestedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
+    asked: RequestedOptions,
+    base: TrainingRun,
+    rules: FrameworkRules,
+    device: Device,
+    *,
+    dp_replicate: Sequence[int] = (1,),
 ) -> tuple[RunOption, ...]:
     """The options to search for a framework on a device, the framework's defaults first.
 
@@ -212,6 +227,7 @@ def run_options(
     choices: dict[str, Sequence[Any]] = {
         "precision": _precisions(asked, base, rules, device),
         "axis_order": _orders(asked.orders, rules, several_levels=bool(far)),
+        "dp_replicate": dp_replicate,
         "torus": _turned(base.torus),
         "gradient_reduction": asked.reductions or ("",),
         "compression": compressions or ("",),
@@ -237,7 +253,7 @@ def run_options(
     return tuple(dict.fromkeys(found))
 
 
-def unoffered(asked: RequestedOptions, rules: FrameworkRules) -> list[str]:
+def unoffered(asked: RequestedOptions, rules: FrameworkRules, *, hybrid: bool = False) -> list[str]:
     """Sentences on options that the framework does not have, or that change the numerics."""
     wanted = {
         "bf16-reduce": "bf16" in asked.reductions,
@@ -251,6 +267,7 @@ def unoffered(asked: RequestedOptions, rules: FrameworkRules) -> list[str]:
         "4-bit-states": asked.optimizer == "adamw4bit",
         "muon": asked.optimizer == MUON,
         "pipeline-layout": bool(asked.pipeline_layout),
+        "hsdp": hybrid,
     }
     said = [
         f"{name}: {rules.name} has none of its own; priced as if it had"

@@ -290,7 +290,7 @@ def alike_meshes(space: LayoutContext, meshes: Meshes) -> tuple[NDArray[np.intp]
         meshes.pp,
         space.global_batch // (meshes.dp * meshes.micro_batch),
         meshes.dp * meshes.cp > 1,
-        *(() if space.options == (RunOption(),) else (meshes.dp, meshes.cp)),
+        *(() if space.options == (RunOption(),) else (meshes.dp, meshes.tp, meshes.cp, meshes.ep)),
     ]
     _, first, group = np.unique(
         np.stack(keys, axis=1), axis=0, return_index=True, return_inverse=True
@@ -298,18 +298,23 @@ def alike_meshes(space: LayoutContext, meshes: Meshes) -> tuple[NDArray[np.intp]
     return first, group.ravel()
 
 
-def choices_of(
-    axes: Axes, space: LayoutContext, *, pp: int, dp: int, cp: int, microbatches: int
-) -> list[Choice]:
-    """The legal choices of a mesh."""
+def choices_of(axes: Axes, space: LayoutContext, meshes: Meshes, index: int) -> list[Choice]:
+    """The legal choices of one of the meshes."""
+    pp, dp, tp, cp, ep = (int(getattr(meshes, n)[index]) for n in ("pp", "dp", "tp", "cp", "ep"))
+    microbatches = space.global_batch // (dp * int(meshes.micro_batch[index]))
     zeros = zero_stages(axes, space.rules, pp, dp * cp)
     kinds = [kind for kind in space.rules.recompute if axes.allows("recompute", kind)]
+    options = [
+        (number, option)
+        for number, option in enumerate(space.options)
+        if option.dp_replicate in (axes.dp_replicate or (1,))
+        and option.sensible(pp=pp, dp=dp, tp=tp, cp=cp, ep=ep)
+    ]
     return [
         (schedule, vpp, zero, kind, number)
         for schedule, vpp in pipelines(axes, space, pp, microbatches)
         for zero in zeros
         for kind in kinds
-        for number, option in enumerate(space.options)
-        if option.sensible(pp=pp, dp=dp, cp=cp)
-        and option.allowed(pp=pp, zero_stage=zero, recompute=kind, rules=space.rules)
+        for number, option in options
+        if option.allowed(pp=pp, zero_stage=zero, recompute=kind, rules=space.rules)
     ]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profiles.csv_text import csv_text
+from profiles.csv_table import csv_text
 from profiles.document import write_text
 from profiles.hardware.energy.grid_carbon import GRID_FILE, WORLD
 from profiles.hardware.energy.power_draw import POWER_FILE, POWER_SCHEMA

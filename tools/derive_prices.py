@@ -14,7 +14,7 @@ import csv
 import sys
 from pathlib import Path
 
-from profiles.csv_text import csv_text
+from profiles.csv_table import csv_text
 from profiles.document import write_text
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of

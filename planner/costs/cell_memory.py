@@ -52,7 +52,8 @@ class CellMemory:
         and some rank runs the block that needs most with the strategy that needs least.
         """
         degrees = cell.degrees
-        key = ("lacks", degrees.tp, cell.micro_batch, cell.zero_stage, degrees.dp, degrees.pp)
+        sharing = (cell.zero_stage, degrees.dp, cell.shares)
+        key = ("lacks", degrees.tp, cell.micro_batch, *sharing, degrees.pp)
         alone, over_cut = self._known.once(key, lambda: self._lacks(cell))
         return alone + min(sides(cell, 0), sides(cell, degrees.pp - 1)) * over_cut
 
@@ -189,7 +190,8 @@ class CellMemory:
             )
             return found[..., 0], found[..., 1]
 
-        key = ("states", degrees.tp, cell.zero_stage, degrees.dp, degrees.pp > 1)
+        sharing = (cell.zero_stage, degrees.dp, cell.shares)
+        key = ("states", degrees.tp, *sharing, degrees.pp > 1)
         return self._known.once(key, find)
 
     def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
@@ -206,7 +208,8 @@ class CellMemory:
             states = [self.states(cell, held) for held in alone]
             return np.asarray([f + (g if several else 0.0) for f, g in states])
 
-        key = ("alone", degrees.tp, cell.zero_stage, degrees.dp, several, degrees.pp > 1)
+        sharing = (cell.zero_stage, degrees.dp, cell.shares)
+        key = ("alone", degrees.tp, *sharing, several, degrees.pp > 1)
         return self._known.once(key, find)
 
     def _least_activations(self, tp: int, micro_batch: int) -> Array:

@@ -55,7 +55,7 @@ class CellTimes:
             return chain_costs(blocks, branched=alone.branched)
 
         several = cell.num_microbatches > 1
-        of_cell = (cell.zero_stage, degrees.dp, several, cell.pipelined)
+        of_cell = (cell.zero_stage, degrees.dp, cell.shares, several, cell.pipelined)
         return self._known.once((*key, *of_cell), sharded)
 
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
@@ -77,7 +77,7 @@ class CellTimes:
 
         of_cell = (cell.micro_batch, cell.num_microbatches, cell.pipelined, cell.zero_stage)
         return self._known.once(
-            ("gathers", *of_cell, cell.degrees.tp, self._places.of(cell, rank)), both
+            ("gathers", *of_cell, cell.shares, cell.degrees.tp, self._places.of(cell, rank)), both
         )
 
     def seconds(self, cell: Cell, rank: int) -> Array:
@@ -155,7 +155,8 @@ class CellTails:
         """Seconds of a rank with so many parameters, of which so many are trained, apart from the
         optimizer on a CPU, which takes one parameter after the other."""
         place, degrees = self._places.of(cell, rank), cell.degrees
-        key = (place[0], place[2], degrees.tp, degrees.pp > 1, cell.zero_stage, count, trained)
+        sharing = (cell.zero_stage, cell.shares)
+        key = (place[0], place[2], degrees.tp, degrees.pp > 1, *sharing, count, trained)
         tail = self._known.once(
             key, lambda: self._price(cell, rank, int(trained), int(count - trained))
         )
@@ -177,7 +178,8 @@ class CellTails:
             seconds[1:, -1] += ties_s
             return seconds
 
-        of_cell = (degrees.tp, degrees.dp, degrees.pp > 1, cell.zero_stage, ties_s)
+        sharing = (cell.zero_stage, degrees.dp, cell.shares)
+        of_cell = (degrees.tp, *sharing, degrees.pp > 1, ties_s)
         return self._known.once((self._places.of(cell, rank), *of_cell), found)
 
     def of_blocks(self, cell: Cell, rank: int) -> Array:

@@ -118,14 +118,14 @@ class SimulatorCosts:
                 min(self._tails.of_count(cell, rank, least, fewest) for rank in places),
             )
 
-        key = (cell.micro_batch, degrees.tp, degrees.pp, degrees.dp, cell.zero_stage)
+        key = (cell.micro_batch, degrees.tp, degrees.pp, degrees.dp, cell.zero_stage, cell.shares)
         return self._known.once(("least", *key), found)
 
     def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
         """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
         degrees, kinds = cell.degrees, [ref.kind for ref in graph.chain]
         mixed = not self.model.cluster.homogeneous
-        sharded = (degrees.dp, cell.zero_stage) if cell.zero_stage else (0, 0)
+        sharded = (degrees.dp, cell.zero_stage, cell.shares) if cell.zero_stage else (0, 0, 0)
         # Interleaved stages are near even, so that every rank holds so many blocks at least.
         even = mixed and cell.schedule == "interleaved"
         fewest = degrees.vpp * (len(kinds) // degrees.num_stages) if even else 0

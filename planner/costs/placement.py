@@ -21,16 +21,19 @@ class Places:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._known: dict[tuple[int, int, int, int], tuple[str, Shape, Shape]] = {}
+        self._known: dict[tuple[int, int, int, int, int], tuple[str, Shape, Shape]] = {}
 
     def of(self, cell: Cell, rank: int) -> tuple[str, Shape, Shape]:
-        """Device name, and the shapes of the rank's tp and dp groups."""
+        """Device name, and the shapes of the rank's tp group and of the groups that share its
+        states, one after the other."""
         degrees = cell.degrees
-        key = (degrees.pp, degrees.dp, degrees.tp, rank)
+        key = (degrees.pp, degrees.dp, degrees.dp_replicate, degrees.tp, rank)
         if key not in self._known:
             name = self._cluster.device_at(degrees.rank(pp=rank)).name
             tensor = self.shape(degrees.group("tp", pp=rank))
-            data = self.shape(degrees.group("dp", pp=rank))
+            replicas, size = degrees.group("dp", pp=rank), degrees.shard_replicas
+            groups = (replicas[i : i + size] for i in range(0, degrees.dp, size))
+            data = tuple(shape for group in groups for shape in self.shape(group))
             self._known[key] = (name, tensor, data)
         return self._known[key]
 

@@ -87,7 +87,10 @@ def search_unlike(
 
 
 def unlike_keys(prices: StagePrices, space: Axes) -> tuple[Key, ...]:
-    """Every key of the space: degrees of which some type has a whole group in a node."""
+    """Every key of the space: degrees of which some type has a whole group in a node. Replicas that
+    differ have no groups of hybrid sharding."""
+    if not space.allows("dp_replicate", 1):
+        return ()
     batch = prices.model.workload.global_batch
     return tuple(
         Key(degrees=Degrees(tp=tp, dp=replicas), micro_batch=micro_batch, zero_stage=zero)

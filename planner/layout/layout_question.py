@@ -149,8 +149,11 @@ def context_of(question: LayoutQuestion) -> tuple[TrainingRun, LayoutContext]:
     base, more = _with_data(base, question.options)
     base = _with_layout(base, question.options.pipeline_layout)
     assumed += more
-    options = run_options(question.options, base, rules, get_device(base.device))
-    assumed += unoffered(question.options, rules)
+    groups = question.space.replicate_groups
+    options = run_options(
+        question.options, base, rules, get_device(base.device), dp_replicate=groups
+    )
+    assumed += unoffered(question.options, rules, hybrid=max(groups) > 1)
     return base, layout_context(base, rules, options=options, assumptions=tuple(assumed))
 
 

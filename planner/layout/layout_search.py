@@ -327,5 +327,5 @@ class _Search:
 def family(run: TrainingRun) -> tuple[object, ...]:
     """What makes two layouts look different to a reader: the mesh and the schedule."""
     degrees = run.degrees
-    mesh = (degrees.tp, degrees.cp, degrees.ep, degrees.pp, degrees.dp, run.schedule)
+    mesh = (degrees.mesh_text, run.schedule)
     return (*mesh, run.precision, degrees.axis_order, run.compression, run.local_steps)

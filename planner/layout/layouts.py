@@ -107,19 +107,8 @@ def legal_layouts(axes: Axes, context: LayoutContext) -> Layouts:
 
 def layouts_of(axes: Axes, context: LayoutContext, meshes: Meshes) -> Layouts:
     """The legal layouts of some meshes, mesh by mesh."""
-    counts = context.global_batch // (meshes.dp * meshes.micro_batch)
     first, where = alike_meshes(context, meshes)
-    tables = [
-        _choices(
-            axes,
-            context,
-            pp=int(meshes.pp[i]),
-            dp=int(meshes.dp[i]),
-            cp=int(meshes.cp[i]),
-            microbatches=int(counts[i]),
-        )
-        for i in first.tolist()
-    ]
+    tables = [_choices(axes, context, meshes, i) for i in first.tolist()]
     sizes = np.asarray([len(table) for table in tables], dtype=np.int64)
     of = np.repeat(np.arange(len(meshes)), sizes[where] if len(meshes) else 0)
     rows = (
@@ -140,14 +129,17 @@ def layouts_of(axes: Axes, context: LayoutContext, meshes: Meshes) -> Layouts:
     )
 
 
-def _choices(
-    axes: Axes, context: LayoutContext, *, pp: int, dp: int, cp: int, microbatches: int
-) -> NDArray[np.int64]:
+def _choices(axes: Axes, context: LayoutContext, meshes: Meshes, index: int) -> NDArray[np.int64]:
     """[choices, 5] schedule, stages per rank, ZeRO stage, recompute kind and option of a mesh."""
+    one_rank = meshes.pp[index] == 1
     rows = [
-        (SCHEDULES.index("1f1b" if pp == 1 else schedule), vpp, zero, RECOMPUTE.index(kind), option)
-        for schedule, vpp, zero, kind, option in choices_of(
-            axes, context, pp=pp, dp=dp, cp=cp, microbatches=microbatches
+        (
+            SCHEDULES.index("1f1b" if one_rank else schedule),
+            vpp,
+            zero,
+            RECOMPUTE.index(kind),
+            option,
         )
+        for schedule, vpp, zero, kind, option in choices_of(axes, context, meshes, index)
     ]
     return np.asarray(rows, dtype=np.int64).reshape(-1, 5)

@@ -190,13 +190,12 @@ def _solve(
     )
 
 
-Family = tuple[int, int, int, str]
+Family = tuple[str, str]
 
 
 def family(cell: Cell) -> Family:
     """What makes two plans look different to a reader: the mesh and the schedule."""
-    degrees = cell.degrees
-    return (degrees.pp, degrees.dp, degrees.tp, cell.schedule)
+    return (cell.degrees.mesh_text, cell.schedule)
 
 
 def _with_plan(answer: PlanFile, solved: _Solved, options: SearchOptions) -> PlanFile:

@@ -9,7 +9,8 @@ import numpy as np
 from planner.axes import NO_PIPELINE, Axes
 from planner.broken_pins import why_none
 from planner.cell import Cell
-from planner.space import EXECUTOR, LayoutContext, meshes_of, pipelines, zero_stages
+from planner.run_option import RunOption
+from planner.space import EXECUTOR, LayoutContext, choices_of, meshes_of
 from profiles.errors import InputError
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.values.degrees import Degrees
@@ -22,23 +23,31 @@ def block_rules() -> FrameworkRules:
     return replace(load_framework(EXECUTOR).rules, schedules=schedules)
 
 
+def hybrid_options(axes: Axes) -> tuple[RunOption, ...]:
+    """The search's options: groups of hybrid sharding."""
+    return tuple(RunOption(dp_replicate=groups) for groups in axes.replicate_groups)
+
+
 def legal_cells(axes: Axes, context: LayoutContext) -> tuple[Cell, ...]:
     """Every legal cell in a fixed order; raises InputError where the pins leave none."""
-    rules, batch = context.rules, context.global_batch
+    context = replace(context, options=hybrid_options(axes))
     meshes = meshes_of(axes, context)
+    # Recomputation is chosen block by block.
+    choices = replace(axes, recompute=("none",))
     cells = sorted(
         Cell(
-            degrees=Degrees(pp=pp, dp=dp, tp=tp, vpp=vpp),
+            degrees=Degrees(
+                pp=pp, dp=dp, tp=tp, vpp=vpp, dp_replicate=context.options[option].dp_replicate
+            ),
             zero_stage=zero,
             micro_batch=size,
             schedule=schedule,
-            global_batch=batch,
+            global_batch=context.global_batch,
         )
-        for pp, dp, tp, size in np.stack(
-            [meshes.pp, meshes.dp, meshes.tp, meshes.micro_batch], axis=1
-        ).tolist()
-        for schedule, vpp in pipelines(axes, context, pp, batch // (dp * size))
-        for zero in zero_stages(axes, rules, pp, dp)
+        for index, (pp, dp, tp, size) in enumerate(
+            np.stack([meshes.pp, meshes.dp, meshes.tp, meshes.micro_batch], axis=1).tolist()
+        )
+        for schedule, vpp, zero, _, option in choices_of(choices, context, meshes, index)
     )
     refused = why_not_runnable(
         Degrees(), zero_stage=0, schedule="none", precision=context.precision

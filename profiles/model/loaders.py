@@ -7,6 +7,7 @@ built.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -59,50 +60,6 @@ _SAME_LAYERS = {
     "qwen3_vl_moe_text": "qwen3_moe",
 }
 _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-_ALIASES = {
-    "meta-llama/llama-3.1-8b": "llama-3.1-8b",
-    "meta-llama/llama-3.1-70b": "llama-3.1-70b",
-    "meta-llama/llama-3.1-405b": "llama-3.1-405b",
-    "openai-community/gpt2": "gpt2",
-    "mistralai/mixtral-8x7b-v0.1": "mixtral-8x7b",
-    "qwen/qwen3-235b-a22b": "qwen3-235b-a22b",
-    "deepseek-ai/deepseek-v3": "deepseek-v3",
-    "google-bert/bert-large-uncased": "bert-large",
-    "google-t5/t5-large": "t5-large",
-    "google/vit-huge-patch14-224-in21k": "vit-huge",
-    "openai/whisper-large": "whisper-large",
-    "state-spaces/mamba2-2.7b": "mamba2-2.7b",
-    "qwen/qwen3-0.6b": "qwen3-0.6b",
-    "qwen/qwen3-1.7b": "qwen3-1.7b",
-    "qwen/qwen3-4b": "qwen3-4b",
-    "qwen/qwen3-8b": "qwen3-8b",
-    "qwen/qwen3-14b": "qwen3-14b",
-    "qwen/qwen3-32b": "qwen3-32b",
-    "qwen/qwen3-30b-a3b": "qwen3-30b-a3b",
-    "qwen/qwen3.5-27b": "qwen3.5-27b",
-    "qwen/qwen3.5-35b-a3b": "qwen3.5-35b-a3b",
-    "qwen/qwen3.5-397b-a17b": "qwen3.5-397b-a17b",
-    "openai/gpt-oss-20b": "gpt-oss-20b",
-    "openai/gpt-oss-120b": "gpt-oss-120b",
-    "moonshotai/kimi-k2-base": "kimi-k2",
-    "moonshotai/kimi-k2-instruct": "kimi-k2",
-    "deepseek-ai/deepseek-v3.2-exp": "deepseek-v3.2",
-    "deepseek-ai/deepseek-v3.2": "deepseek-v3.2",
-    "zai-org/glm-4.5": "glm-4.5",
-    "zai-org/glm-4.5-air": "glm-4.5-air",
-    "meta-llama/llama-4-scout-17b-16e": "llama-4-scout",
-    "meta-llama/llama-4-maverick-17b-128e": "llama-4-maverick",
-    "google/gemma-3-12b-pt": "gemma-3-12b",
-    "google/gemma-3-27b-pt": "gemma-3-27b",
-    "allenai/olmo-2-1124-7b": "olmo-2-7b",
-    "allenai/olmo-2-1124-13b": "olmo-2-13b",
-    "allenai/olmo-2-0325-32b": "olmo-2-32b",
-    "microsoft/phi-4": "phi-4",
-    "mistralai/mistral-small-24b-base-2501": "mistral-small-3",
-    "nvidia/nvidia-nemotron-3-nano-30b-a3b-bf16": "nemotron-3-nano",
-}
-
-
 GIVEN = " (given in Python)"
 """End of the name of a model that was given as an object."""
 
@@ -158,15 +115,25 @@ def need_to_build(spec: ModelSpec) -> None:
         need_package(package, f"tracing {spec.source}", extra="" if spec.factory else "hf")
 
 
+@functools.cache
+def _shipped() -> Mapping[str, str]:
+    """Name or alias of a shipped model, in lower case -> its name."""
+    paths = sorted(MODEL_FOLDER.glob("*.json"))
+    return {
+        name: path.stem
+        for path in paths
+        for name in (path.stem, *read_mapping(path).get("aliases", ()))
+    }
+
+
 def model_names() -> tuple[str, ...]:
     """The shipped names."""
-    return tuple(sorted(path.stem for path in MODEL_FOLDER.glob("*.json")))
+    return tuple(sorted(set(_shipped().values())))
 
 
 def model_named(text: str) -> str | None:
     """The shipped model with this name or alias, or None."""
-    name = _ALIASES.get(text.lower(), text.lower())
-    return name if name in model_names() else None
+    return _shipped().get(text.lower())
 
 
 def resolve_model(text: str) -> ModelSpec:

@@ -12,6 +12,7 @@ class PlanKeywords(TypedDict, total=False):
     tp: int | tuple[int, ...] | None
     pp: int | tuple[int, ...] | None
     dp: int | tuple[int, ...] | None
+    dp_replicate: int | tuple[int, ...] | None
     cp: int | tuple[int, ...] | None
     ep: int | tuple[int, ...] | None
     micro_batch: int | tuple[int, ...] | None

@@ -148,6 +148,17 @@ class PlanOptions:
         sweep=SweepKey.PIN,
         page=PageField(label="Replicas", help=_PINNED, more=True),
     )
+    dp_replicate: tuple[int, ...] | None = option(
+        None,
+        help="groups of replicas that each have all states (HSDP): 2, or a list (default: 1)",
+        read=read_text.counts,
+        sweep=SweepKey.PIN,
+        page=PageField(
+            label="Replicated groups",
+            help="hybrid sharding: ZeRO shards within each of so many groups of replicas; empty: 1",
+            more=True,
+        ),
+    )
     cp: tuple[int, ...] | None = option(
         None,
         help="context-parallel degree (with --stack)",

@@ -87,6 +87,7 @@ def plan_command(plan: Plan) -> str:
         "--tp": degrees.tp,
         "--pp": degrees.pp,
         "--dp": degrees.dp,
+        **({"--dp-replicate": degrees.dp_replicate} if degrees.dp_replicate > 1 else {}),
         "--vpp": degrees.vpp,
         "--zero": plan.zero_stage,
         "--schedule": plan.schedule,

@@ -40,6 +40,7 @@ _CHOSEN = (
     Column(name="vpp", unit="", meaning="stages per rank"),
     Column(name="micro_batch", unit="samples", meaning="of one replica at once"),
     Column(name="zero_stage", unit="", meaning="ZeRO stage"),
+    Column(name="dp_replicate", unit="", meaning="groups of replicas with all states (HSDP)"),
     Column(name="schedule", unit="", meaning="of the pipeline"),
     Column(name="recompute", unit="", meaning="what is computed again in the backward"),
     Column(name="price", unit="", meaning="whose price, of which kind, of which dates"),
@@ -53,7 +54,7 @@ PLAN_INTEGERS = (
     "sequence_length",
     "devices",
     "devices_idle",
-    *("tp", "cp", "ep", "pp", "dp", "vpp", "micro_batch", "zero_stage"),
+    *("tp", "cp", "ep", "pp", "dp", "dp_replicate", "vpp", "micro_batch", "zero_stage"),
 )
 # `--sort`: the column, and whether the largest comes first.
 PLAN_SORTS = {
@@ -113,6 +114,7 @@ def _degrees(of: Titled) -> dict[str, object]:
     return {
         "pp": degrees.pp,
         "dp": degrees.dp,
+        "dp_replicate": degrees.dp_replicate,
         "tp": degrees.tp,
         "vpp": degrees.vpp,
         "schedule": of.schedule,

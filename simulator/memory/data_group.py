@@ -61,7 +61,10 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataGroup(Sharing):
-    """Data-parallel ranks with equal blocks. devices  their numbers in the cluster"""
+    """Data-parallel ranks with equal blocks.
+
+    devices  their numbers in the cluster, those of a group of hybrid sharding next to each other
+    """
 
     devices: tuple[int, ...]
     cluster: Cluster
@@ -70,6 +73,25 @@ class DataGroup(Sharing):
     def device(self) -> Device:
         """The device of the first rank."""
         return self.cluster.device_at(self.devices[0])
+
+    @property
+    def shard_devices(self) -> tuple[int, ...]:
+        """Devices that shard states together: all, or the first group of hybrid sharding."""
+        return self.devices[: self.degrees.shard_replicas]
+
+    @property
+    def replicate_devices(self) -> tuple[int, ...]:
+        """Devices with the same shard in different groups of hybrid sharding."""
+        return self.devices[:: self.degrees.shard_replicas]
+
+    def gradient_sum(self, size_bytes: float) -> list[tuple[str, float, tuple[int, ...], int]]:
+        """(operation, bytes, devices, groups that communicate at the same time) of the messages
+        that sum sharded gradients of this size: within a group, then its shards across groups."""
+        tp, shards = self.degrees.tp, self.degrees.shard_replicas
+        found = [("reduce_scatter", size_bytes, self.shard_devices, tp)]
+        if self.degrees.dp_replicate > 1:
+            found.append(("all_reduce", size_bytes / shards, self.replicate_devices, tp * shards))
+        return found
 
 
 def data_group(plan: Plan, pp_rank: int, cluster: Cluster, stack: ExecutorStates) -> DataGroup:

@@ -174,7 +174,7 @@ def executor_static_bytes(held: Elements, sharing: Sharing) -> StaticBytes:
         gradients=gradients,
         optimizer=[State(states, trained, shared_from=1)],
         zero_stage=sharing.zero_stage,
-        ranks=sharing.degrees.dp,
+        ranks=sharing.degrees.shard_replicas,
     )
 
 

@@ -2,9 +2,10 @@
 
 The executor gives FSDP2 a unit per module that holds weights and no cut (executor/parallelize.py);
 weights that several blocks read, or that stand in no such module, are the root's. Of a unit of P
-elements, T of them trained, on dp replicas, with c bytes a weight as it is computed with and g a
-gradient as it is summed, P and T with the zeros that fill rows (held.dealt_elements; torch 2.13,
-torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.py`):
+elements, T of them trained, on dp replicas (with hybrid sharding those of a group), with c bytes a
+weight as it is computed with and g a gradient as it is summed, P and T with the zeros that fill
+rows (held.dealt_elements; torch 2.13, torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`,
+`_fsdp_collectives.py`):
 
     gathered   c P in one flat tensor and c P taken out of it; in the forward the flat one goes when
                the next unit's has been taken apart (a variable of `wait_for_unshard` names it), the
@@ -100,7 +101,7 @@ def unit_buffers(
     """
     if not group.moves_blocks:
         return (UnitBuffers(),) * len(graph.chain)
-    c, g, dp = group.sizes.compute_bytes, group.sizes.gradient_bytes, group.degrees.dp
+    c, g, dp = group.sizes.compute_bytes, group.sizes.gradient_bytes, group.degrees.shard_replicas
     on_cpu = group.device.type == "cpu"
     stays_whole = group.zero_stage <= 2
     root, read, blocks = _units(graph, dp, frozenset(chain.from_iterable(tied)))

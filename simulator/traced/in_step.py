@@ -62,6 +62,7 @@ class InStep:
 
     The defaults are neutral: what was measured in steps is taken as it is.
     accumulation_bytes  read and written per parameter to add a micro-batch's gradient to its sum
+    dispatch            host time of an op, over that of the frameworks that launch_us is fitted on
     tensor_dispatch     host time of an op on a tensor that is split over ranks, over a plain one's
     """
 
@@ -78,6 +79,7 @@ class InStep:
     step_ms: float = 0.0
     microbatch_ms: float = 0.0
     accumulation_bytes: float = 0.0
+    dispatch: float = 1.0
     tensor_dispatch: float = 1.0
 
     def message(self, nodes: int) -> float:
@@ -105,6 +107,7 @@ def _fitted(compiled: bool) -> InStep:
         "level": coefficient("level", executor.coefficients_of, "frameworks.*"),
         "attention": coefficient("attention", f"{executor.attention}-kernels"),
         "accumulation_bytes": executor.accumulation_bytes,
+        "dispatch": executor.dispatch,
         "tensor_dispatch": executor.tensor_dispatch,
         "step_ms": executor.step_ms or coefficient("step_ms", "*"),
     }
@@ -241,7 +244,8 @@ def host_of(software: Software, device: Device) -> Host:
     if in_step(device) is _NEUTRAL:
         return Host()
     if software is Software.EXECUTOR:
-        launch_us = coefficient("launch_us", "*") * in_step(device).level
+        own = in_step(device)
+        launch_us = coefficient("launch_us", "*") * own.level * own.dispatch
         return Host(forward_us=launch_us, backward_us=launch_us)
     values, age = module_constants().values, "old" if software is Software.OLD_TORCH else "new"
     parts = ("forward", "backward", "view", "update")

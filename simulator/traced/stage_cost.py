@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from profiles.hardware.catalogue.device import ActionOverhead
 from simulator.memory.data_group import DataGroup
 from simulator.traced.block_cost import BlockCost
-from simulator.traced.cost import Cost
 from simulator.traced.in_step import exposed_seconds, in_step, message_in_step
 from simulator.traced.kernel_errors import joint_share
 from simulator.traced.op_cost import moved_cost
@@ -79,21 +78,24 @@ def gather_seconds(block: BlockCost, group: DataGroup) -> float:
     if group.gathers == 0:
         return 0.0
     # Without a pipeline a weight that several blocks share is gathered, and summed, once.
-    held = functools.partial(block.elements, tied=group.pipelined, shares=group.degrees.dp)
-    gather = _message(group, "all_gather", held() * group.sizes.compute_bytes)
+    replicas, cluster = group.degrees.shard_replicas, group.cluster
+    held = functools.partial(block.elements, tied=group.pipelined, shares=replicas)
+    gather = message_in_step(
+        "all_gather",
+        held() * group.sizes.compute_bytes,
+        group.shard_devices,
+        cluster,
+        sharing=group.degrees.tp,
+    )
     messages = [gather.time_s, gather.time_s if group.gathers == 2 else 0.0]
     if not group.pipelined and block.trained_count:
         summed = held(trained=True) * group.sizes.gradient_bytes
-        messages[1] += _message(group, "reduce_scatter", summed).time_s
+        messages[1] += sum(
+            message_in_step(operation, size, devices, cluster, sharing=sharing).time_s
+            for operation, size, devices, sharing in group.gradient_sum(summed)
+        )
     work = (block.forward.value, block.backward.value)
     return sum(exposed_seconds(m, w, group.device) for m, w in zip(messages, work, strict=True))
-
-
-def _message(group: DataGroup, operation: str, size_bytes: float) -> Cost:
-    """The cost of a collective of the group; those of its tensor-parallel neighbours run too."""
-    return message_in_step(
-        operation, size_bytes, group.devices, group.cluster, sharing=group.degrees.tp
-    )
 
 
 def copy_seconds(block: BlockCost, group: DataGroup) -> tuple[float, float]:

@@ -75,7 +75,7 @@ def stages_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> list[tuple[BlockRe
 def price_tie(tie: Tie, group: DataGroup) -> Cost:
     """The sum of a tied parameter's gradients over the ranks that hold it, each a share of it where
     replicas shard gradients (executor/rank.py, `_sum_tied_gradients`)."""
-    shards = group.degrees.dp if group.sharded else 1
+    shards = group.degrees.shard_replicas if group.sharded else 1
     size = tie.elements * group.sizes.gradient_bytes / shards
     return _exchange(replace(group, devices=tie.devices), "all_reduce", size)
 
@@ -98,10 +98,14 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
     gradient = n * sizes.gradient_bytes
     if group.once_per_step:
         if n:
-            exchanges.append(_exchange(group, "reduce_scatter", gradient))
+            exchanges += [
+                exchange_in_step(operation, size, devices, group.cluster, sharing=sharing)
+                for operation, size, devices, sharing in group.gradient_sum(gradient)
+            ]
         if not group.gathers:
             weights = (n + held.frozen) * sizes.compute_bytes
-            exchanges.append(_exchange(group, "all_gather", weights))
+            within = replace(group, devices=group.shard_devices)
+            exchanges.append(_exchange(within, "all_gather", weights))
     elif group.degrees.dp > 1 and group.zero_stage == 0 and device.type == "cpu":
         for size, count in exchange_buckets(gradient):
             copies = _moved(size, device, "copy", "elementwise", "copy")
@@ -113,7 +117,7 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
         exchanges.append(_exchange(group, "all_reduce", 2 * 4.0 * held.single))
     exchanges += [price_tie(tie, group) for tie in ties]
     traffic = stack.optimizer_traffic_bytes.of(group.workload.optimizer)
-    shards = group.degrees.dp if group.sharded else 1
+    shards = group.degrees.shard_replicas if group.sharded else 1
     if device.type == "cpu":
         # Torch updates one parameter after the other there.
         costs = [moved_cost("optimizer", traffic * c / shards, device) for c in held.trained]

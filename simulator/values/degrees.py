@@ -21,7 +21,7 @@ _INNER_FIRST: dict[str, tuple[Axis, ...]] = {
     "tp-cp-pp-dp": ("tp", "cp", "pp", "dp"),
 }
 AXIS_ORDERS = tuple(_INNER_FIRST)
-_TEXT_ORDER = ("tp", "cp", "pp", "dp", "ep", "vpp")
+_TEXT_ORDER = ("tp", "cp", "pp", "dp", "dp_replicate", "ep", "vpp")
 _ALWAYS_PRINTED = ("tp", "pp", "dp")
 
 
@@ -45,12 +45,15 @@ class Degrees:
     ep    ranks that share the experts of a layer. Not an axis: a subset of the tp x cp x dp ranks
           of a stage
     vpp   stages (model chunks) on each pipeline rank. Not an axis either
+    dp_replicate   groups of replicas that each have all states (hybrid sharding, HSDP): ZeRO
+          shards over the dp / dp_replicate neighboring replicas of a group
     axis_order   one of AXIS_ORDERS
     devices      device of each rank in the first order; (): rank r runs on device r
 
     Micro-batch, ZeRO stage and schedule belong to the plan or run, as they do not place ranks.
-    Sorted by (pp, dp, tp, ...). Raises InputError for a degree below 1 and for an ep that does not
-    divide the ranks of a stage, UnknownNameError for an unknown axis order.
+    Sorted by (pp, dp, tp, ...). Raises InputError for a degree below 1, for an ep that does not
+    divide the ranks of a stage and for a dp_replicate whose groups have less than two replicas or
+    are not divided by ep, UnknownNameError for an unknown axis order.
     """
 
     pp: int = 1
@@ -59,13 +62,16 @@ class Degrees:
     cp: int = 1
     ep: int = 1
     vpp: int = 1
+    dp_replicate: int = 1
     axis_order: str = AXIS_ORDERS[0]
     devices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if min(self.pp, self.dp, self.tp, self.cp, self.ep, self.vpp) < 1:
-            wrong = next(name for name in _TEXT_ORDER if getattr(self, name) < 1)
+        wrong = next((name for name in _TEXT_ORDER if getattr(self, name) < 1), "")
+        if wrong:
             raise InputError(f"{wrong} must be 1 or more, got {getattr(self, wrong)}")
+        if self.dp_replicate > 1:
+            self._check_hybrid()
         if self.ep > 1 and self.stage_ranks % self.ep:
             fitting = [str(n) for n in range(1, self.ep) if self.stage_ranks % n == 0]
             raise InputError(
@@ -77,6 +83,29 @@ class Degrees:
             raise UnknownNameError("axis order", self.axis_order, AXIS_ORDERS)
         if len(self.devices) not in (0, self.num_devices):
             raise InputError(f"{self.text} has {len(self.devices)} devices for its ranks")
+
+    def _check_hybrid(self) -> None:
+        groups = [str(n) for n in range(1, self.dp) if self.dp % n == 0]
+        if self.dp % self.dp_replicate or self.dp == self.dp_replicate:
+            raise InputError(
+                f"dp_replicate={self.dp_replicate} does not divide dp={self.dp} into groups of two "
+                f"replicas or more, which shard states; use {' or '.join(groups) or 1}"
+            )
+        if self.stage_ranks // self.dp_replicate % self.ep:
+            raise InputError(
+                f"ep={self.ep} does not divide the {self.stage_ranks // self.dp_replicate} ranks "
+                f"of each of the {self.dp_replicate} groups of dp_replicate; use a smaller ep or "
+                "dp_replicate"
+            )
+
+    @property
+    def shard_replicas(self) -> int:
+        """Replicas that share states under ZeRO: all, or those of a group of hybrid sharding.
+
+        >>> Degrees(dp=8, dp_replicate=2).shard_replicas
+        4
+        """
+        return self.dp // self.dp_replicate
 
     @property
     def used(self) -> frozenset[str]:

@@ -75,11 +75,12 @@ class Plan:
     tied_parameters  groups of names of parameters that share one storage
     tensor_parallel  (path pattern, kind) of building/tensor_parallel_rules.py, for tp > 1
     cluster        name of the cluster; cluster_hash  hash of its content
-    degrees        tp, pp, dp and vpp; our executor has neither context nor expert parallelism
+    degrees        tp, pp, dp, vpp and dp_replicate; our executor has neither context nor expert
+                   parallelism
     stages         one per virtual stage, in chain order; virtual stage s runs on pipeline rank
                    s % pp, or with a V schedule up and down the ranks (ScheduleKind.placement)
-    zero_stage     sharded over dp: 0 nothing, 1 optimizer states, 2 also gradients, 3 also
-                   parameters
+    zero_stage     sharded over dp, or over the groups of dp_replicate: 0 nothing, 1 optimizer
+                   states, 2 also gradients, 3 also parameters
     seed           the only source of randomness; solver_workers  fixed, for reproducible answers
     pipelines      replicas with unequal devices, stages or micro-batches; `stages` is then empty
                    and pp is the largest number of stages. With ZeRO 1 or 2, states and gradients
@@ -95,7 +96,7 @@ class Plan:
     cluster: str
     cluster_hash: str
     workload: Workload
-    degrees: Degrees = field(metadata=flattened("tp", "pp", "dp", optional=("vpp",)))
+    degrees: Degrees = field(metadata=flattened("tp", "pp", "dp", optional=("vpp", "dp_replicate")))
     zero_stage: int = 0
     micro_batch: int
     schedule: str
@@ -119,6 +120,11 @@ class Plan:
             raise InputError(f"micro_batch must be 1 or more, got {self.micro_batch}")
         if self.zero_stage not in (0, 1, 2, 3):
             raise InputError(f"zero_stage must be 0, 1, 2 or 3, got {self.zero_stage}")
+        if degrees.dp_replicate > 1 and not self.zero_stage:
+            raise InputError(
+                f"dp_replicate={degrees.dp_replicate} divides replicas into groups that shard "
+                "states, and zero_stage=0 shards none; use zero_stage 1, 2 or 3"
+            )
         if len(self.stages) != degrees.num_stages:
             raise InputError(
                 f"pp={degrees.pp} x vpp={degrees.vpp} needs {degrees.num_stages} stages, the plan "
@@ -203,7 +209,7 @@ class Plan:
     @property
     def shares(self) -> int:
         """To how many replicas a weight's states are dealt."""
-        return self.degrees.dp if self.zero_stage else 1
+        return self.degrees.shard_replicas if self.zero_stage else 1
 
     @property
     def replicas(self) -> tuple[Plan, ...]:

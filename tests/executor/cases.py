@@ -75,6 +75,7 @@ def make_plan(
     dp: int = 1,
     tp: int = 1,
     vpp: int = 1,
+    dp_replicate: int = 1,
     zero_stage: int = 0,
     schedule: str = "none",
     recompute: Recompute = Recompute.NONE,
@@ -101,7 +102,7 @@ def make_plan(
         workload=Workload(
             global_batch=dp * micro_batch * micro_batches, sequence_length=16, precision=precision
         ),
-        degrees=Degrees(tp=tp, pp=pp, dp=dp, vpp=vpp),
+        degrees=Degrees(tp=tp, pp=pp, dp=dp, vpp=vpp, dp_replicate=dp_replicate),
         zero_stage=zero_stage,
         micro_batch=micro_batch,
         schedule=schedule,
@@ -140,9 +141,14 @@ def every_block_a_stage(model: str, stages: int) -> Plan:
     )
 
 
-def run_job(cases: list[tuple[str, Plan]], processes: int, folder: Path) -> list[dict[str, Any]]:
-    """Results of the gradient checks, one per case."""
-    listed = [{"name": name, "model": plan.model, "plan": encode(plan)} for name, plan in cases]
+def run_job(
+    cases: list[tuple[str, Plan]], processes: int, folder: Path, *, backend: str = ""
+) -> list[dict[str, Any]]:
+    """Results of the gradient checks, one per case; `backend` as of Rank."""
+    listed = [
+        {"name": name, "model": plan.model, "plan": encode(plan), "backend": backend}
+        for name, plan in cases
+    ]
     (folder / "cases.json").write_text(json.dumps(listed))
     results = folder / "results.json"
     said = run_ranks(check_plans, folder / "cases.json", results, processes=processes)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -49,7 +50,7 @@ def rounding(
 
 
 def check_plans(source: Path, results_path: Path) -> None:
-    """Checks a JSON list of {"name", "model", "plan"}; rank 0 writes the results."""
+    """Checks a JSON list of {"name", "model", "plan", "backend"}; rank 0 writes the results."""
     cases = json.loads(source.read_text())
     device = torch.device("cpu")
     results = []
@@ -59,11 +60,19 @@ def check_plans(source: Path, results_path: Path) -> None:
         plan = decode(Plan, case["plan"], where=case["name"])
         spec = resolve_model(case["model"])
         try:
-            degrees = (plan.degrees.pp, plan.degrees.dp, plan.degrees.tp)
+            degrees = replace(plan.degrees, vpp=1)
             if degrees not in meshes:
                 meshes[degrees] = make_mesh(plan, "cpu")
             for dtype in EXACT:
-                rank = Rank(plan, spec, meshes[degrees], device, Recorder(), exact=dtype)
+                rank = Rank(
+                    plan,
+                    spec,
+                    meshes[degrees],
+                    device,
+                    Recorder(),
+                    exact=dtype,
+                    backend=case["backend"],
+                )
                 loss = rank.forward_backward()
                 asked = (
                     case["model"],
@@ -97,6 +106,7 @@ def check_plans(source: Path, results_path: Path) -> None:
                     "loss": check.loss,
                     "reference_loss": check.reference_loss,
                     "rounded": rounded,
+                    "eager": {n: u.why_eager for n, u in rank.compiled.items() if u.why_eager},
                 }
             )
         except Exception:

@@ -87,6 +87,24 @@ def other_models(models: dict[str, str]) -> list[tuple[str, Plan]]:
     return cases
 
 
+def hybrid_cases(models: dict[str, str]) -> list[tuple[str, Plan]]:
+    """Two groups of two replicas that shard states."""
+    return [
+        (
+            f"llama hsdp zero{zero} {precision}",
+            make_plan(
+                models["llama"],
+                LLAMA_ENTRIES,
+                dp=4,
+                dp_replicate=2,
+                zero_stage=zero,
+                precision=precision,
+            ),
+        )
+        for zero, precision in ((1, "fp32"), (2, "bf16"), (3, "fp32"))
+    ]
+
+
 def taking_gradients() -> list[tuple[str, Plan]]:
     """Weights that FSDP2 must leave whole: gradients are taken through them in the forward, or in
     the backward by hooks; and complex ones."""
@@ -119,6 +137,8 @@ def test_every_combination_has_the_gradients_of_the_unsplit_model(
     cases += recomputed if every_pair else [recomputed[2], recomputed[4]]
     if processes == 2:
         cases += other_models(models) + taking_gradients()
+    else:
+        cases += hybrid_cases(models)
     results = run_job(cases, processes, tmp_path)
     assert [r["name"] for r in results] == [name for name, _ in cases], results[-1]
     for result in results:

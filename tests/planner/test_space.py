@@ -64,6 +64,19 @@ def test_every_cell_obeys_the_rules():
     assert {cell.schedule for cell in cells} == {"none", "1f1b", "gpipe", "interleaved"}
 
 
+def test_hybrid_sharding_by_hand():
+    """One stage of one device: dp 8 has groups of four under ZeRO 1, 2 and 3, and micro-batches of
+    one or two samples."""
+    pins = {"tp": (1,), "pp": (1,)}
+    cells = legal_cells(Axes(dp_replicate=(2,), **pins), GROUND)
+    assert len(cells) == 6
+    assert {cell.degrees.shard_replicas for cell in cells} == {4}
+    assert {cell.shares for cell in cells} == {4}
+    assert {cell.zero_stage for cell in cells} == {1, 2, 3}
+    assert len(legal_cells(Axes(dp_replicate=(1, 2), **pins), GROUND)) == 8 + 6
+    assert {cell.degrees.dp_replicate for cell in legal_cells(Axes(**pins), GROUND)} == {1}
+
+
 def test_pins_and_restrictions_hold():
     space = Axes(tp=(1, 2), pp=(2,), zero=(3,), micro_batch=(2,), schedule=("gpipe",))
     cells = legal_cells(space, GROUND)

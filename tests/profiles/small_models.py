@@ -168,3 +168,18 @@ class Turn(nn.Module):
 
 def by_turns() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return nn.Sequential(*(Turn(i) for i in range(5))), (torch.zeros(2, 8),)
+
+
+class Pairs(nn.Module):
+    """Scores of every sample with every other, as of a contrastive loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(8, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x) @ self.second(x).T
+
+
+def pairs() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return Pairs(), (torch.zeros(2, 8),)

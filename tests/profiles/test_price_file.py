@@ -99,14 +99,18 @@ def test_a_wrong_key_is_named(tmp_path: Path, changed: str, into: str, said: str
 @pytest.mark.parametrize(
     ("changed", "into", "said"),
     [
-        ("2026-11-01,eur,1.25", "2026-11-01,eur,", r"line 2: currency_in_usd: expected a number"),
-        ("2026-10-01,,", "2026-10-01,", r"prices.csv, line 3: expected 7 cells"),
-        (",3,2026-10-01", ",three,2026-10-01", r"line 3: price_per_device_hour: .* 'three'"),
-        (",3,2026-10-01", ",-3,2026-10-01", r"line 3: price_per_device_hour: must be above 0"),
-        (",3,2026-10-01", ",3,", r"line 3: the cell 'date' is empty"),
-        ("provider,device", "vendor,device", r"unknown column 'vendor' \(.*line 1"),
-        ("provider,device,kind,", "provider,device,", r"line 1: the column 'kind' is missing"),
-        ("h200-sxm", "abacus", r"line 3: .*abacus"),
+        (
+            "2026-11-01,eur,1.25",
+            "2026-11-01,eur,",
+            r"2:currency_in_usd: needed for prices in eur",
+        ),
+        ("2026-10-01,,", "2026-10-01,", r"prices.csv:3: 6 cells, but the header names 7"),
+        (",3,2026-10-01", ",three,2026-10-01", r"3:price_per_device_hour: 'three' is not"),
+        (",3,2026-10-01", ",-3,2026-10-01", r"3:price_per_device_hour: '-3' is not"),
+        (",3,2026-10-01", ",3,", r"3:date: the cell is empty"),
+        ("provider,device", "vendor,device", r"unknown column 'vendor' \(.*csv:1"),
+        ("provider,device,kind,", "provider,device,", r"csv:1: the column 'kind' is missing"),
+        ("h200-sxm", "abacus", r"csv:3.*abacus"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, changed: str, into: str, said: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from profiles.csv_table import flag_cell, number_cell, read_table
 from profiles.errors import DocumentError
-from profiles.published.table import flag_cell, number_cell, read_table
 from shardwright.commands.tables.predicted_run import PREDICTED_COLUMNS, PredictedRun
 
 

@@ -79,6 +79,7 @@ def test_text_leaves_out_what_is_not_split() -> None:
     degrees = Degrees(tp=4, cp=2, pp=2, dp=4, ep=8, vpp=3, axis_order="tp-cp-pp-dp")
     assert degrees.mesh_text == "tp4 cp2 pp2 dp4 ep8"
     assert degrees.text == "tp4 cp2 pp2 dp4 ep8 vpp3 tp-cp-pp-dp"
+    assert Degrees(dp=8, dp_replicate=2).text == "tp1 pp1 dp8 dp_replicate2"
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,16 @@ def test_text_leaves_out_what_is_not_split() -> None:
         (
             {"tp": 2, "dp": 2, "ep": 8},
             r"ep=8 does not divide the 4 ranks of a stage \(tp 2 x cp 1 x dp 2\); use 1, 2 or 4",
+        ),
+        (
+            {"dp": 8, "dp_replicate": 8},
+            "dp_replicate=8 does not divide dp=8 into groups of two replicas or more, which shard "
+            "states; use 1 or 2 or 4",
+        ),
+        ({"dp": 8, "dp_replicate": 3}, "dp_replicate=3 does not divide dp=8"),
+        (
+            {"dp": 8, "dp_replicate": 4, "ep": 4},
+            "ep=4 does not divide the 2 ranks of each of the 4",
         ),
     ],
 )
@@ -116,6 +127,7 @@ def test_a_plan_file_has_a_key_for_each_degree() -> None:
     # vpp had a default in earlier releases, the others had none.
     one = encode(plan(pp=2))
     del one["vpp"]
+    del one["dp_replicate"]
     assert decode(Plan, one, where="plan") == plan(pp=2)
     del one["dp"]
     with pytest.raises(DocumentError, match="plan: the key 'dp' is missing"):

@@ -21,6 +21,7 @@ from simulator.traced.in_step import (
 from simulator.traced.kernel_seconds import kernels_costs
 from simulator.traced.op_cost import price_op
 from simulator.training_run.framework.executor_states import Software
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.prediction import Interval
 from tests.simulator.hand_made import device
@@ -113,7 +114,8 @@ def test_messages_cost_what_does_not_hide() -> None:
 def test_a_device_waits_for_a_host_that_launches_more_slowly() -> None:
     h100 = get_device("h100-sxm")
     host = host_of(Software.EXECUTOR, h100)
-    assert host.forward_us == host.backward_us == VALUES["launch_us.*"] * LEVEL
+    own = VALUES["launch_us.*"] * LEVEL * load_framework("torch").dispatch
+    assert host.forward_us == host.backward_us == pytest.approx(own)
     short, long = (Interval(value=s, low=s / 2, high=2 * s) for s in (1e-6, 10.0))
     assert paced(short, 0.033, h100).value == pytest.approx(0.033, rel=1e-4)
     assert paced(long, 0.033, h100).value == pytest.approx(10.0)

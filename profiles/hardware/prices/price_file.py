@@ -20,22 +20,19 @@ its rate in the same row.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from profiles.csv_text import csv_text
+from profiles.csv_table import csv_text, number_cell, read_table
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import base_of
 from profiles.hardware.prices.offer import KINDS, Offer
 from profiles.hardware.prices.price_table import with_own
 from profiles.hardware.prices.storage_price import OwnStorage
-from profiles.text_file import read_text
 
 PRICES_SCHEMA = "shardwright/prices@1"
 COLUMNS = (
@@ -167,43 +164,26 @@ def _offer(
 
 
 def _read_csv(path: Path) -> tuple[Offer, ...]:
-    reader = csv.DictReader(io.StringIO(read_text(path)))
-    names = reader.fieldnames or ()
-    for name in names:
-        if name not in COLUMNS:
-            raise UnknownNameError("column", str(name), COLUMNS, where=f"{path}, line 1")
-    missing = [name for name in _NEEDED if name not in names]
-    if missing:
-        raise DocumentError(f"{path}, line 1: the column {missing[0]!r} is missing")
+    table = read_table(path, COLUMNS, required=_NEEDED)
     found = []
-    for cells in reader:
-        where = f"{path}, line {reader.line_num}: "
-        if None in cells or None in cells.values():
-            raise DocumentError(f"{where}expected {len(names)} cells, as in the heading")
-        row = {name: text for name, cell in cells.items() if (text := str(cell).strip())}
-        code, rates = row.pop("currency", "usd").lower(), {"usd": 1.0}
-        if code != "usd":
-            rates[code] = _number(row, "currency_in_usd", where)
-        row.pop("currency_in_usd", None)
-        absent = [name for name in _NEEDED if name not in row and name != "kind"]
-        if absent:
-            raise DocumentError(f"{where}the cell {absent[0]!r} is empty")
-        price = _number(row, "price_per_device_hour", where)
-        del row["price_per_device_hour"]
-        own = OwnOffer(price_per_device_hour=price, currency=code, **row)
-        found.append(_offer(own, rates, "", where + "column", path))
+    for row in table.rows:
+        cells = {name: text for name, text in table.texts(row).items() if text}
+        empty = [name for name in _NEEDED if name not in cells and name != "kind"]
+        if empty:
+            raise DocumentError(f"{table.where(row, empty[0])}: the cell is empty")
+        numbers = {
+            name: number_cell(cells.pop(name, ""), table.where(row, name))
+            for name in ("price_per_device_hour", "currency_in_usd")
+        }
+        code, rate = cells.pop("currency", "usd").lower(), numbers["currency_in_usd"]
+        if code != "usd" and not rate:
+            where = table.where(row, "currency_in_usd")
+            raise DocumentError(f"{where}: needed for prices in {code}; a number above 0")
+        price = numbers["price_per_device_hour"] or 0.0
+        own = OwnOffer(price_per_device_hour=price, currency=code, **cells)
+        rates = {code: rate or 1.0, "usd": 1.0}
+        found.append(_offer(own, rates, "", f"{path}:{row.line}", path))
     return tuple(found)
-
-
-def _number(row: Mapping[str, str], name: str, where: str) -> float:
-    text = row.get(name, "")
-    try:
-        value = float(text)
-    except ValueError:
-        raise DocumentError(f"{where}{name}: expected a number, found {text!r}") from None
-    if not value > 0:
-        raise DocumentError(f"{where}{name}: must be above 0, is {text}")
-    return value
 
 
 def price_file_text(offers: Iterable[Offer], suffix: str) -> str:

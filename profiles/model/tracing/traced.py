@@ -2,9 +2,9 @@
 
 Every number of a model graph is affine in the batch: parameters are constant, activations grow. So
 two traces give all sizes exactly. If a model is not affine (its structure changes with the batch,
-uneven routing), the requested size is traced directly. At batch 1 torch replaces some copies by
-views: it is traced directly for a CPU, whose measured blocks are identified by their exact trace,
-and extrapolated for accelerators.
+uneven routing, products of every sample with every other), the requested size is traced directly.
+At batch 1 torch replaces some copies by views: it is traced directly for a CPU, whose measured
+blocks are identified by their exact trace, and extrapolated for accelerators.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from profiles.document import content_hash, encode, read_document, write_text
 from profiles.errors import InputError, ShardwrightError, TraceError
-from profiles.model.graph import Block, ModelGraph, running_peak, with_kind
+from profiles.model.graph import Block, MatmulShape, ModelGraph, running_peak, with_kind
 from profiles.model.loaders import ModelSpec, need_to_build, uneven_heads
 
 if TYPE_CHECKING:
@@ -274,6 +274,8 @@ def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
         changed[name] = _affine(x, y, base, span, at)
         if changed[name] is None:
             return None
+    if isinstance(a, MatmulShape) and len(changed) > 1:
+        return None  # every sample with every other: quadratic
     whole: Any = replace(a, **changed)  # type: ignore[type-var] # no class
     return whole
 

@@ -49,6 +49,7 @@ OFFERS = (
     "4-bit-states",
     "muon",
     "pipeline-layout",
+    "hsdp",
 )
 _ATTENTION = ("fused", "flash-2", "unfused")
 _EXCLUDED = ("pipeline", "recompute")
@@ -206,6 +207,7 @@ class Framework:
                addition to writing a 16-bit gradient, minus the part hidden under its matmul
     step_ms   measured constant time of a step in addition to passes and optimizer, in ms; 0 if the
                fitted coefficient of that name applies
+    dispatch   host time of an op, relative to the frameworks that launch_us is fitted on
     tensor_dispatch   host time of an op on a tensor split over ranks, relative to a plain tensor
     sends_tokens_once   a token is sent once to each node, independent of its experts there
                (message_row.py)
@@ -252,6 +254,7 @@ class Framework:
     coefficients_of: str = ""
     splits_vocabulary: bool = True
     step_ms: float = 0.0
+    dispatch: float = 1.0
     tensor_dispatch: float = 1.0
     sends_tokens_once: bool = False
     own_executor: bool = False

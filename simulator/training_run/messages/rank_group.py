@@ -107,9 +107,16 @@ def context_group(run: TrainingRun) -> RankGroup:
 
 
 def data_group(run: TrainingRun) -> RankGroup:
-    """Ranks that exchange gradients in every step; with local steps, those of one worker."""
-    inner = run.degrees.dp // run.local_workers
+    """Ranks that exchange gradients in every step and may shard states; with local steps, those of
+    one worker, with hybrid sharding those of one group."""
+    inner = run.degrees.shard_replicas // run.local_workers
     return RankGroup((_axis(run.degrees, "cp"), (inner, run.degrees.stride("dp"))))
+
+
+def replicate_group(run: TrainingRun) -> RankGroup:
+    """Ranks with the same shard in different groups of hybrid sharding; groups are outermost."""
+    degrees = run.degrees
+    return RankGroup(((degrees.dp_replicate, degrees.stride("dp") * degrees.shard_replicas),))
 
 
 def worker_group(run: TrainingRun) -> RankGroup:
@@ -129,15 +136,15 @@ def expert_group(run: TrainingRun) -> RankGroup:
 
 
 def expert_replicas(run: TrainingRun) -> RankGroup:
-    """Ranks with the same experts, which exchange their gradients in every step. With expert
-    parallelism experts are not split, so the ranks of a tensor group are included."""
+    """Ranks of a `data_group` with the same experts. With expert parallelism experts are not split,
+    so the ranks of a tensor group are included."""
     degrees = run.degrees
     taken = max(1, degrees.ep // (degrees.dp * degrees.cp))
     tensor = degrees.tp // taken if degrees.ep > 1 else 1
     spread = degrees.ep // taken
     context = math.gcd(spread, degrees.cp)
     replicas = spread // context
-    inner = max(1, degrees.dp // run.local_workers // replicas)
+    inner = max(1, degrees.shard_replicas // run.local_workers // replicas)
     return RankGroup(
         (
             (max(1, tensor), taken),

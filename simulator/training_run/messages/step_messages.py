@@ -18,6 +18,7 @@ from simulator.training_run.messages.rank_group import (
     RankGroup,
     data_group,
     expert_replicas,
+    replicate_group,
     worker_group,
 )
 from simulator.training_run.messages.run_links import Links, moved
@@ -39,7 +40,8 @@ def data_messages(
     and one reduction.
 
     Our executor gathers and reduces as executor_states.gathers_per_micro_batch has it, or once per
-    step.
+    step. With hybrid sharding every reduction within a group is followed by an all-reduce of the
+    shards across groups (torch 2.13, _fsdp_collectives.py, foreach_reduce).
     """
     group = data_group(run)
     if group.ranks < 2:
@@ -53,7 +55,7 @@ def data_messages(
     if gathers or reduces:
         layer = layer_parameters(run)
         gather = moved("all_gather", layer * weight, group, links)
-        reduce = moved("reduce_scatter", layer * gradient, group, links)
+        reduce = _reduced(run, layer * gradient, group, links)
         once = gather * gathers + reduce * reduces
     if reduces:
         return once, NOTHING
@@ -66,12 +68,18 @@ def data_messages(
             reduce += moved(message.operation, message.size_bytes, ranks, links)
     for count, ranks in ((shared, group), (experts, replicas)):
         if not run.compression:
-            operation = "reduce_scatter" if run.zero_stage >= 1 else "all_reduce"
-            each = moved(operation, count * gradient / buckets, ranks, links)
-            reduce += each * buckets
+            reduce += _reduced(run, count * gradient / buckets, ranks, links) * buckets
         if run.zero_stage >= 1 and not gathers:
             reduce += moved("all_gather", count * weight, ranks, links)
     return once, reduce
+
+
+def _reduced(run: TrainingRun, size_bytes: float, group: RankGroup, links: Links) -> CollectiveTime:
+    """Sum of gradients of this size over all replicas, to the shards of a group if it shards."""
+    if not run.zero_stage:
+        return moved("all_reduce", size_bytes, group, links)
+    shards = moved("reduce_scatter", size_bytes, group, links)
+    return shards + moved("all_reduce", size_bytes / group.ranks, replicate_group(run), links)
 
 
 def _gathered_frozen(

@@ -26,7 +26,9 @@ _UNFITTED = (
     *("frozen_type", "optimizer", "expert_imbalance", "document_length", "pipeline_layout"),
 )
 _KEYS = flattened(
-    *("tp", "pp", "dp", "cp", "vpp"), optional=("axis_order", "num_devices"), expert_parallel="ep"
+    *("tp", "pp", "dp", "cp", "vpp"),
+    optional=("dp_replicate", "axis_order", "num_devices"),
+    expert_parallel="ep",
 )
 
 
@@ -153,6 +155,12 @@ class TrainingRun:
                 f"{self.id}: local_steps={self.local_steps} of local_workers={self.local_workers}: "
                 f"both must be 1 or more, and local_workers must divide dp={dp}"
             )
+        others = self.compression or self.local_workers > 1
+        if self.degrees.dp_replicate > 1 and (others or not self.zero_stage):
+            raise InputError(
+                f"{self.id}: dp_replicate={self.degrees.dp_replicate} needs a zero_stage of 1, 2 "
+                "or 3 and is not priced with compression or local_workers; use dp_replicate 1"
+            )
         if self.wide_layers < 0:
             raise InputError(f"{self.id}: wide_layers={self.wide_layers} must be 0 or more")
 
@@ -174,15 +182,16 @@ class TrainingRun:
 
     @property
     def sharing_ranks(self) -> int:
-        """Ranks of a worker with the same weights, which may shard the states."""
-        return self.degrees.dp * self.degrees.cp // self.local_workers
+        """Ranks of a worker, or of a group of hybrid sharding, with the same weights, which may
+        shard the states."""
+        return self.degrees.shard_replicas * self.degrees.cp // self.local_workers
 
     def as_published(self) -> TrainingRun:
         """A copy without options that no run in the fit of the coefficients has."""
         usual: dict[str, Any] = {
             each.name: each.default for each in fields(self) if each.name in _UNFITTED
         }
-        degrees = replace(self.degrees, axis_order=AXIS_ORDERS[0])
+        degrees = replace(self.degrees, axis_order=AXIS_ORDERS[0], dp_replicate=1)
         return replace(self, degrees=degrees, **usual)
 
     @property

@@ -22,6 +22,7 @@ _WITHOUT: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "optimizer": ("an optimizer other than AdamW", {"optimizer": USUAL_OPTIMIZER}),
     "document_length": ("attention within documents only", {"document_length": 0.0}),
     "pipeline_layout": ("a layout of pipeline stages", {"pipeline_layout": ""}),
+    "dp_replicate": ("hybrid sharding of states (HSDP)", {"dp_replicate": 1}),
     "axis_order": ("order of ranks", {"axis_order": AXIS_ORDERS[0]}),
 }
 

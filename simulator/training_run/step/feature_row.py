@@ -72,7 +72,7 @@ def layer_row(
     # Where the whole graph is one program the host launches that, not its kernels.
     counts = stack.layer_counts(model)
     launched = float(counts.kernels_forward > 0 and not compiles_graphs(run))
-    dispatched = launched * (stack.tensor_dispatch if run.degrees.tp > 1 else 1.0)
+    dispatched = launched * stack.dispatch * (stack.tensor_dispatch if run.degrees.tp > 1 else 1.0)
     row = {
         "launches": launched,
         "fitted_steps": launched if stack.step_ms == 0 else 0.0,

@@ -77,6 +77,7 @@ class Case:
     dp: int = 1
     tp: int = 1
     vpp: int = 1
+    dp_replicate: int = 1
     zero: int = 0
     schedule: str = "none"
     recompute: Recompute = Recompute.NONE
@@ -94,6 +95,7 @@ class Case:
                 ("dp", self.dp),
                 ("tp", self.tp),
                 ("vpp", self.vpp),
+                ("hsdp", self.dp_replicate),
             )
             if value > 1
         ]
@@ -117,6 +119,11 @@ def _all() -> tuple[Case, ...]:
     found += [case("llama", "1f1b", pp=2, dp=4, zero=z) for z in range(4)]
     found += [case("llama", "1f1b", pp=2, dp=2, tp=2, zero=z, **bf16) for z in range(4)]
     found += [
+        *(case("llama", dp=8, dp_replicate=2, zero=z, **bf16) for z in (1, 2, 3)),
+        case("llama", dp=4, dp_replicate=2, tp=2, zero=3),
+        case("llama", "1f1b", pp=2, dp=4, dp_replicate=2, zero=1),
+        case("llama", "zb-h1", pp=2, dp=4, dp_replicate=2, zero=3, **bf16),
+        case("mixtral", dp=8, dp_replicate=4, zero=3),
         case("llama", dp=8, zero=3, recompute=FULL),
         case("llama", dp=8, zero=0, recompute=ATTENTION, **bf16),
         case("llama", dp=2, tp=4, zero=1, recompute=FULL, **bf16),
@@ -225,7 +232,9 @@ def plan_of(case: Case, traced: TracedModel, *, micro_batch: int = 2) -> Plan:
             sequence_length=LENGTH,
             precision=case.precision,
         ),
-        degrees=Degrees(tp=case.tp, pp=case.pp, dp=case.dp, vpp=case.vpp),
+        degrees=Degrees(
+            tp=case.tp, pp=case.pp, dp=case.dp, vpp=case.vpp, dp_replicate=case.dp_replicate
+        ),
         zero_stage=case.zero if case.dp > 1 else 0,
         micro_batch=micro_batch,
         schedule=case.schedule,

@@ -49,9 +49,9 @@ def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
     found: Counter[tuple[str, str]] = Counter()
     with _exchanges() as seen:
         step_tail.tail_of(plan, at.pp, graph, data_group(plan, at.pp, cluster, stack))
-    group = degrees.group("dp", pp=at.pp)
+    group = set(degrees.group("dp", pp=at.pp))
     for operation, size, devices in seen:
-        found["dp" if tuple(devices) == group else "tie", operation] += size
+        found["dp" if group.issuperset(devices) else "tie", operation] += size
     sizes = stack.bytes_of(plan.workload.precision)
     gathers = {2: 0 if plan.pipelined else 1, 3: 2}
     for number in plan.stages_of(at.pp):
@@ -63,13 +63,14 @@ def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
                 block, recompute=kind, devices=degrees.group("tp", pp=at.pp), cluster=cluster
             )
             if degrees.dp > 1 and plan.zero_stage >= 2:
-                held = partial(cost.elements, tied=plan.pipelined, shares=degrees.dp)
+                held = partial(cost.elements, tied=plan.pipelined, shares=plan.shares)
                 times = micro * gathers[plan.zero_stage]
                 found["dp", "all_gather"] += times * held() * sizes.compute_bytes
                 if not plan.pipelined:
-                    found["dp", "reduce_scatter"] += (
-                        micro * held(trained=True) * sizes.gradient_bytes
-                    )
+                    summed = micro * held(trained=True) * sizes.gradient_bytes
+                    found["dp", "reduce_scatter"] += summed
+                    if degrees.dp_replicate > 1:
+                        found["dp", "all_reduce"] += summed / plan.shares
             if degrees.tp > 1:
                 ops = [block.forward_ops[i] for i in recomputed_ops(block, kind)]
                 repeated = {op.module for op in ops if op.matmul is not None}
@@ -90,8 +91,12 @@ def counted_messages(plan: Plan, rank: int, messages: list[Message]) -> Totals:
     """What a walk has counted, in the same words."""
     degrees = plan.degrees
     at = degrees.coordinates(rank)
+    replicas = tuple(degrees.rank(pp=at.pp, dp=d, tp=at.tp) for d in range(degrees.dp))
+    shards = degrees.shard_replicas
     axes = {
-        tuple(degrees.rank(pp=at.pp, dp=d, tp=at.tp) for d in range(degrees.dp)): "dp",
+        replicas: "dp",
+        replicas[at.dp // shards * shards :][:shards]: "dp",
+        replicas[at.dp % shards :: shards]: "dp",
         tuple(degrees.rank(pp=at.pp, dp=at.dp, tp=t) for t in range(degrees.tp)): "tp",
     }
     found: Counter[tuple[str, str]] = Counter()

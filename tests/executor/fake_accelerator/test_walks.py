@@ -47,7 +47,7 @@ ALLOWED: dict[tuple[str, str], str] = {}
 
 
 def quick_plans(folder: Path) -> dict[str, Plan]:
-    """Twelve: every schedule and ZeRO stage, tp, recomputation, both precisions, ties."""
+    """Every schedule and ZeRO stage, tp, recomputation, both precisions, ties, hybrid sharding."""
     models = write_models(folder)
     full = Recompute.FULL
 
@@ -57,6 +57,8 @@ def quick_plans(folder: Path) -> dict[str, Plan]:
     return {
         "zero-0": llama(dp=8),
         "zero-3-bf16": llama(dp=8, zero_stage=3, precision="bf16"),
+        "hsdp-zero-3": llama(dp=8, dp_replicate=2, zero_stage=3),
+        "hsdp-1f1b": llama("1f1b", pp=2, dp=4, dp_replicate=2, zero_stage=1),
         "tp-zero-1": llama(dp=4, tp=2, zero_stage=1),
         "cnn-zero-2": make_plan(models["cnn"], CNN_ENTRIES, dp=8, zero_stage=2),
         "1f1b-bf16": llama("1f1b", pp=2, dp=4, precision="bf16"),
@@ -127,6 +129,8 @@ FLAGS_BYTES = 1024
 QUICK = (
     "zero-0",
     "zero-3-bf16",
+    "hsdp-zero-3",
+    "hsdp-1f1b",
     "tp-zero-1",
     "cnn-zero-2",
     "1f1b-bf16",

@@ -23,8 +23,8 @@ from shardwright.requests.imported_run import (
 )
 from shardwright_frameworks.shell.text_marks import Place
 
-DEGREES = frozenset({"tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch",
-                     "sequence_parallel"})  # fmt: skip
+# Of the launcher, also where a file of the run is missing.
+_OF_LAUNCHER = frozenset({"nodes", "devices_per_node"})
 MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))
 RUN_KEYS = frozenset(each.name for each in fields(ImportedRun)) - {
     "model", "options", "derived", "defaults", "contradictions", "overridden", "unknown",
@@ -245,7 +245,7 @@ class Collected:
 
     def _open(self, key: str) -> bool:
         """Whether the files have the key with an unknown value."""
-        return key in self.open_keys or (self.is_incomplete and key in DEGREES)
+        return key in self.open_keys or (self.is_incomplete and key not in _OF_LAUNCHER)
 
     def place(self, key: str) -> Place | None:
         """Where a value was written."""

@@ -1,5 +1,6 @@
-"""ms-swift with Megatron-Core as a run: its command's options, and the YAML of its Ray jobs with
-the sections `train` and `rollout` (github.com/modelscope/ms-swift, swift/megatron, 3.x and 4.x)."""
+"""ms-swift as a run (github.com/modelscope/ms-swift, 3.x and 4.x): `swift sft` on the Trainer,
+`megatron sft` with Megatron's names, and the YAML of its Ray jobs with the sections `train` and
+`rollout`."""
 
 from __future__ import annotations
 
@@ -8,9 +9,12 @@ from shardwright_frameworks.configs.command_options import Option, Options, opti
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import degree_of
 from shardwright_frameworks.configs.known_options import is_known
-from shardwright_frameworks.frameworks import megatron
+from shardwright_frameworks.frameworks import hf_trainer, megatron
 from shardwright_frameworks.frameworks.flavors import collect_figures
-from shardwright_frameworks.shell.text_marks import Word
+from shardwright_frameworks.shell.text_marks import Place, Word
+
+_LORA_RANK = 8  # swift.readthedocs.io, Command-line parameters
+_TUNED = ("train_type", "tuner_type", "sft_type")  # of 3.x, 4.x and 2.x
 
 
 def is_ray_job(file: KeyedFile) -> bool:
@@ -57,3 +61,41 @@ def collect_megatron(options: Options, collected: Collected) -> None:
         collected.set("model.name", model, option.place, option.name)
         if model:
             collect_figures(model, "", collected, option.place, option.name)
+
+
+def collect_swift(options: Options, collected: Collected, place: Place) -> str | None:
+    """Collects the options of `swift sft`; returns the DeepSpeed file that they name."""
+    given = hf_trainer.given_by_options(options, collected)
+    deepspeed = hf_trainer.collect_trainer(given, collected, defaults=False)
+    options.collect_counts(collected, {"sequence_parallel_size": "cp"})
+    collected.default(
+        "ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1,
+        recompute="full", devices_per_node=1,
+    )  # fmt: skip
+    if not deepspeed and "fsdp" not in options:
+        collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
+    for option in options.of("torch_dtype"):
+        written = options.value_of(option, collected) or ""
+        kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)
+        collected.set("precision", kind, option.place, option.name)
+    _collect_tuner(options, collected, place)
+    return deepspeed
+
+
+def _collect_tuner(options: Options, collected: Collected, place: Place) -> None:
+    """All parameters are trained with `full`, otherwise an adapter (lora by
+    default: swift.readthedocs.io, Command-line parameters)."""
+    named = options.last(*_TUNED)
+    written = None if named is None else options.text(*_TUNED)
+    if written == "full":
+        collected.placed.pop("model.lora_rank", None)
+    elif collected.count("model.lora_rank") is None:
+        option, place = (named.name, named.place) if named else ("--train_type", place)
+        if written == "lora":
+            collected.set("model.lora_rank", _LORA_RANK, place, option)
+            return
+        adapter = "not full" if written is None else repr(written)
+        why = "lora by default" if named is None else adapter
+        collected.leave_open(
+            "model.lora_rank", option, f"{why}: the rank of the adapter is not given", place
+        )

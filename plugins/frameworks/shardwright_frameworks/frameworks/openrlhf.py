@@ -39,6 +39,8 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "pretrain": ("model.name", text_of),
     "model.model_name_or_path": ("model.name", text_of),
     "actor.model_name_or_path": ("model.name", text_of),
+    "actor.optim": ("optimizer", {"adam": "adamw", "muon": "muon"}.get),
+    "model.optim": ("optimizer", {"adam": "adamw", "muon": "muon"}.get),
     "actor.num_nodes": ("nodes", degree_of),
     "actor_num_nodes": ("nodes", degree_of),
     "actor.num_gpus_per_node": ("devices_per_node", degree_of),
@@ -88,4 +90,4 @@ def collect_openrlhf(options: Options, collected: Collected, program: str, place
     name = collected.placed.get("model.name")
     if name is not None:
         collect_figures(str(name.value), "", collected, name.place, name.option)
-    collected.default("OpenRLHF, openrlhf/utils/deepspeed.py", tp=1, pp=1, cp=1)
+    collected.default("OpenRLHF, openrlhf/utils/deepspeed.py", tp=1, pp=1, cp=1, optimizer="adamw")

@@ -115,7 +115,7 @@ def collect_neox(file: KeyedFile, collected: Collected) -> None:
     plain = hyphens_replaced(file)
     collect_keys(plain, collected, _NEOX)
     collect_deepspeed(plain, collected, check=False)
-    collected.use("fp16", plain.place(("fp16", "fp16")))  # what `enabled` beside it says
+    collected.use("fp16", plain.place(("fp16", "fp16")))  # `enabled` has the same meaning
     gated = str(plain.get("activation")).lower() in ("swiglu", "geglu")
     width = plain.get("intermediate_size")
     if plain.has("activation"):
@@ -170,4 +170,4 @@ def collect_composer(file: KeyedFile, collected: Collected) -> None:
         word = "full" if kind == "whole_layer" else None
         collected.set("recompute", word, file.place(("activation_checkpointing",)),
                      "activation_checkpointing")  # fmt: skip
-    collected.default("Composer's FSDP", tp=1, pp=1, cp=1, zero_stage=3)
+    collected.default("Composer's FSDP", tp=1, pp=1, cp=1, zero_stage=3, recompute="none")

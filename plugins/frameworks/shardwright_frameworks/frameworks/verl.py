@@ -127,12 +127,10 @@ def collect_verl(given: Values, program: str, config: str, collected: Collected)
     if collected.get("recompute") != "full" or not by_block:
         collected.placed.pop("recompute_layers", None)
     # A program that depends on a condition is unknown.
-    unset = "tp" not in collected.placed and "tp" not in collected.open_keys
-    if policy and megatron and unset:  # it was 4 until v0.3, and is 1 since
-        collected.leave_open("tp")
+    if policy and megatron and "tp" not in {*collected.placed, *collected.open_keys}:
         place = next(iter(given.values()))[1]
-        why = "verl's default depends on its version (4 until v0.3)"
-        collected.report_unresolved("megatron.tensor_model_parallel_size", why, place)
+        why = "verl's default depends on its version (4 until v0.3, then 1)"
+        collected.leave_open("tp", "megatron.tensor_model_parallel_size", why, place)
     launched = ("sft" in program or not (program or policy)) and "ray" not in program
     each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
     collected.default(
@@ -265,8 +263,23 @@ def _collect_batch(given: Values, collected: Collected, *, policy: bool) -> None
         )
         if place is not None:
             collected.report_unused(name, place, "no effect with dynamic batches")
-    elif place is not None:
+    elif place is not None and name.endswith("_per_gpu"):
         collected.set("micro_batch", number, place, name)
+    elif place is not None:  # of all replicas (verl/workers/fsdp_workers.py)
+        replicas = _replicas(collected)
+        if number and replicas and number % replicas == 0:
+            collected.set("micro_batch", number // replicas, place, name)
+        else:
+            collected.leave_open("micro_batch", name, "it is divided by the replicas", place)
+
+
+def _replicas(collected: Collected) -> int | None:
+    ranks = (collected.count("nodes") or 1) * (collected.count("devices_per_node") or 0)
+    for axis in ("tp", "pp", "cp"):
+        if axis in collected.open_keys:
+            return None
+        ranks //= collected.count(axis) or 1
+    return ranks or None
 
 
 def _collect_sharding(given: Values, collected: Collected, *, policy: bool, megatron: bool) -> None:

@@ -505,3 +505,60 @@ def test_flagscale_has_the_defaults_of_megatron(tmp_path: Path) -> None:
     )
     run = read(tmp_path, "a.yaml", text)
     assert [run.defaults[key].value for key in ("optimizer", "recompute")] == ["adam", "none"]
+
+
+def test_micro_batches_of_all_replicas_of_verl(tmp_path: Path) -> None:
+    command = (
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-4B "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=64 trainer.n_gpus_per_node=8 "
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size=32"
+    )
+    run = read(tmp_path, "a.sh", f"{command} trainer.nnodes=1\n")
+    assert (run.micro_batch, run.dp, run.contradictions) == (8, 4, ())
+    run = read(tmp_path, "a.sh", f"{command}_per_gpu\n".replace("=32_per_gpu", "_per_gpu=2"))
+    assert run.micro_batch == 2
+    run = read(tmp_path, "a.sh", f"{command.replace('8 ', '$GPUS ')} trainer.nnodes=$N\n")
+    assert run.micro_batch is None
+
+
+def test_a_missing_file_of_a_run_leaves_no_defaults(tmp_path: Path) -> None:
+    command = "python3 -m maxtext.trainers.pre_train.train models/small.yml ici_fsdp_parallelism=8"
+    run = read(tmp_path, "a.sh", f"{command} per_device_batch_size=1 steps=3\n")
+    assert (run.zero_stage, run.recompute, run.defaults.get("recompute")) == (3, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("a.yaml", AUTOMODEL.replace(", layers_per_stage: 4", ""), "vpp", 2),
+        ("a.sh", "python3 -m openrlhf.cli.train_sft --train.batch_size 8\n", "optimizer", "adamw"),
+        (
+            "a.sh",
+            "python3 -m openrlhf.cli.train_sft --model.optim muon --train.batch_size 8\n",
+            "optimizer",
+            "muon",
+        ),
+    ],
+)
+def test_defaults_of_sources(tmp_path: Path, name: str, text: str, field: str, value: str) -> None:
+    assert read(tmp_path, name, text).answer(field) == value
+
+
+def test_a_batch_that_begins_smaller_is_named(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", f"{MEGATRON} --global-batch-size 512 --rampup-batch-size 32 1 9\n")
+    assert [one.option for one in run.unused] == ["rampup_batch_size"]
+
+
+def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "a.yml", "---\n[]\n")
+
+
+def test_stages_of_unequal_layers_are_named(tmp_path: Path) -> None:
+    options = "--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 2"
+    run = read(
+        tmp_path, "a.sh", f"{MEGATRON.replace('parallel-size 2', 'parallel-size 1')} {options}\n"
+    )
+    assert [one.option for one in run.unused] == ["--decoder-first-pipeline-num-layers"]
+    assert not [one for one in run.contradictions if one.field == "pp"]

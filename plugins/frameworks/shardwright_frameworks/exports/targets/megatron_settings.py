@@ -197,6 +197,8 @@ def _parallelism(
         }
     elif run.zero_stage == 1:
         found["use_distributed_optimizer"] = True
+        if run.degrees.dp_replicate > 1:
+            found["num_distributed_optimizer_instances"] = run.degrees.dp_replicate
     if run.degrees.dp > 1:
         found["overlap_grad_reduce"] = True
         if run.zero_stage:
@@ -220,7 +222,9 @@ def _layout(planned: PlannedRun) -> str:
 
 def _training(planned: PlannedRun, target: str) -> tuple[dict[str, Any], tuple[Unexpressed, ...]]:
     run = planned.run
-    gaps = unexpressed_options(run, target, can=(*_CAN, "axis_order"))
+    # Megatron-FSDP, which ZeRO 2 and 3 are, has other options for it.
+    hybrid = ("dp_replicate",) if run.zero_stage == 1 else ()
+    gaps = unexpressed_options(run, target, can=(*_CAN, *hybrid, "axis_order"))
     found: dict[str, Any] = {
         "micro_batch_size": run.micro_batch,
         "global_batch_size": run.global_batch,

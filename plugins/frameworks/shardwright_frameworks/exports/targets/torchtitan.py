@@ -44,6 +44,7 @@ _RECOMPUTE = {
     "minimal": "alternate",
 }
 _CSV = "schedule.csv"
+_CAN = ("optimizer_offload", "pipeline_layout", "dp_replicate")
 
 
 def export_torchtitan(planned: PlannedRun) -> Exported:
@@ -79,7 +80,7 @@ def export_torchtitan(planned: PlannedRun) -> Exported:
     }
     if run.optimizer_offload:
         data["training"]["enable_cpu_offload"] = True
-    gaps += unexpressed_options(run, "torchtitan", can=("optimizer_offload", "pipeline_layout"))
+    gaps += unexpressed_options(run, "torchtitan", can=_CAN)
     gaps += _tied(planned)
     files = [
         ExportedFile(path="train.toml", text=toml_text(data)),
@@ -111,8 +112,8 @@ def _mesh(planned: PlannedRun) -> dict[str, Any]:
     run = planned.run
     shards = run.zero_stage > 0
     return {
-        "data_parallel_replicate_degree": 1 if shards else run.degrees.dp,
-        "data_parallel_shard_degree": run.degrees.dp if shards else 1,
+        "data_parallel_replicate_degree": run.degrees.dp_replicate if shards else run.degrees.dp,
+        "data_parallel_shard_degree": run.degrees.shard_replicas if shards else 1,
         # Gathered once a step, which is what ZeRO 1 and 2 hold of the weights, or block by block.
         "fsdp_reshard_after_forward": "always" if run.zero_stage == 3 else "never",
         "tensor_parallel_degree": run.degrees.tp,

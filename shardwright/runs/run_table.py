@@ -14,10 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from profiles.document import encode, read_document
-from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.run import MEASURED_COLUMNS, RUN_COLUMNS, PublishedRun
-from profiles.published.table import (
+from profiles.csv_table import (
     Row,
     Table,
     count_cell,
@@ -27,9 +24,12 @@ from profiles.published.table import (
     read_table,
     text_cell,
 )
+from profiles.document import encode, read_document
+from profiles.errors import DocumentError, UnknownNameError
+from shardwright.runs.run import MEASURED_COLUMNS, RUN_COLUMNS, PublishedRun
 
 FAILED_COLUMNS = ("model", "nodes", "micro_batch", "grad_accum", "dp", "pp", "tp", "zero_stage")
-ARCHITECTURES = Path(__file__).parents[1] / "data" / "published" / "architectures.toml"
+ARCHITECTURES = Path(__file__).parents[2] / "profiles" / "data" / "published" / "architectures.toml"
 ARCHITECTURES_SCHEMA = "shardwright/architectures@1"
 
 

@@ -1,4 +1,5 @@
-"""Strict reader of CSV tables: checked header, rows with line numbers, cells parsed by kind.
+"""CSV tables: a strict reader (checked header, rows with line numbers, cells parsed by kind) and a
+writer.
 
 UTF-8 with or without a byte order mark, LF or CRLF, quoted commas and line breaks. Every message
 has file, line and column, the found and the expected value.
@@ -10,7 +11,7 @@ import contextlib
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -189,3 +190,16 @@ def _records(path: str | Path) -> Iterator[tuple[int, list[str]]]:
             begins = reader.line_num + 1
     except csv.Error as error:
         raise DocumentError(f"{path}:{reader.line_num}: not CSV: {error}") from error
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A line of column names, then one line per row; None is an empty cell.
+
+    >>> csv_text(("model", "tp"), [("a, b", 4), ("c", None)])
+    'model,tp\\n"a, b",4\\nc,\\n'
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from profiles.csv_table import Row, Table, count_cell, number_cell, read_table
 from profiles.errors import DocumentError
-from profiles.published.table import Row, Table, count_cell, number_cell, read_table
 
 _TEXTS = ("id", "factory", "device", "precision", "memory_format", "framework", "optimizer")
 MODULE_COLUMNS = (*_TEXTS, "arguments", "devices")

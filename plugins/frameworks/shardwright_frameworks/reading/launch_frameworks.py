@@ -1,0 +1,346 @@
+"""`LAUNCHES`: the programs that start training runs, one row each: how a command is recognized,
+and how it is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from profiles.errors import UnknownNameError
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import Options
+from shardwright_frameworks.configs.hydra_defaults import hydra_parts
+from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.configs.keyed_file import read_keyed
+from shardwright_frameworks.frameworks import (
+    accelerate,
+    colossalai,
+    hf_trainer,
+    maxtext,
+    megatron,
+    ms_swift,
+    nemo,
+    nemo_rl,
+    openrlhf,
+    slime,
+    torchtitan,
+    torchtune,
+    verl,
+)
+from shardwright_frameworks.reading.launch_source import FILE, LaunchSource
+from shardwright_frameworks.reading.read_file import collect_python
+from shardwright_frameworks.shell.script import starts_primus
+
+# `swift`, `megatron`, and the files that they start.
+_SWIFT = re.compile(r"^swift$|^(megatron)$|swift/cli/(_megatron/)?(?:sft|pt|rlhf|main)\.py$")
+_CONFIGS = ("config", "config_file", "config_path", "cfg")
+
+
+Recognizes = Callable[[LaunchSource], bool]
+# Collects the values; returns the framework's name in an import, None if it is of none.
+Collect = Callable[[LaunchSource], str | None]
+
+
+def collect_command(source: LaunchSource) -> str | None:
+    """Collects a command's values; returns its framework, None for none that is known."""
+    return next(collect for recognizes, collect in LAUNCHES if recognizes(source))(source)
+
+
+def _read_by(collect: Callable[[Options, Collected], None], name: str) -> Collect:
+    """A reader of the options alone."""
+
+    def read(source: LaunchSource) -> str:
+        collect(source.options, source.collected)
+        return name
+
+    return read
+
+
+def _collect_benchmark(source: LaunchSource) -> str:
+    """MaxText's configurations by name (github.com/AI-Hypercomputer/maxtext, benchmarks)."""
+    for option in source.options.of("model_name"):
+        written = source.options.value_of(option, source.collected)
+        source.collected.set("model.name", written, option.place, option.name)
+    source.report_missing("--model_name", "the configuration that it names is in MaxText's files")
+    return "maxtext"
+
+
+def _collect_maxtext(source: LaunchSource) -> str:
+    collected, given = source.collected, maxtext.Given()
+    for word in source.launch.arguments:
+        text = word.plain
+        found = source.folder.find(text) if text.endswith((".yml", ".yaml")) else None
+        if found is not None:
+            collected.files.append(found)
+            given |= maxtext.given_by_file(read_keyed(found, source.folder))
+        elif text.endswith((".yml", ".yaml")) and not text.endswith("base.yml"):
+            source.report_missing("config", f"{text!r} is not in the folder")
+    arguments, unknowns = source.launch.arguments, source.reading.unknowns
+    given |= maxtext.given_by_words(arguments, unknowns, collected)
+    model, own = maxtext.named_model(given), None
+    if model and collected.files:
+        own = source.folder.find(f"models/{model}.yml", near=collected.files[0])
+    maxtext.collect_maxtext(given, collected, read_keyed(own, source.folder) if own else None)
+    return "maxtext"
+
+
+def _collect_torchtune(source: LaunchSource) -> str:
+    named, config = source.options.last("config"), source.options.text("config")
+    file, launch = None, source.launch
+    if named is not None and config is not None:
+        found = source.find(config + ("" if config.endswith((".yaml", ".yml")) else ".yaml"))
+        if found is None:
+            source.report_missing("--config", f"{config!r} is not in the folder", named.place)
+        else:
+            source.collected.files.append(found)
+            file = read_keyed(found, source.folder)
+    torchtune.collect_torchtune(file, launch.arguments, source.reading.unknowns, source.collected)
+    if launch.program.endswith("_single_device"):
+        source.collected.set("devices", 1, launch.place, launch.program)
+        source.collected.set("zero_stage", 0, launch.place, launch.program, over=False)
+    return "torchtune"
+
+
+def _collect_openrlhf(source: LaunchSource) -> str:
+    place = source.launch.place
+    openrlhf.collect_openrlhf(source.options, source.collected, source.program, place)
+    return "openrlhf"
+
+
+def _collect_swift(source: LaunchSource) -> str:
+    """ms-swift's commands (github.com/modelscope/ms-swift, swift/cli/utils.py): `swift sft` on the
+    Trainer, `megatron sft` with Megatron's names."""
+    found = _SWIFT.search(source.launch.program)
+    # NPROC_PER_NODE and NNODES replace torchrun's options.
+    source.collected.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
+    if found is not None and (found[1] or found[2]):
+        ms_swift.collect_megatron(source.options, source.collected)
+    else:
+        deepspeed = ms_swift.collect_swift(source.options, source.collected, source.launch.place)
+        if deepspeed:
+            source.collect_deepspeed(deepspeed)
+    source.collect_files(source.named)  # accelerate's
+    return "ms-swift"
+
+
+def _is_torchtitan(source: LaunchSource) -> bool:
+    program = source.program
+    if "torchtitan" in program or "torchtrain" in program or program.endswith("run_train.sh"):
+        return True
+    own = ("--parallelism.", "--job.", "--training.", "--model.flavor")
+    return any(option.name.startswith(own) for option in source.options.given)
+
+
+def _collect_torchtitan(source: LaunchSource) -> str:
+    """Its TOML, or a function of a Python registry, and the overrides."""
+    options, collected, place = source.options, source.collected, source.launch.place
+    overrides = torchtitan.values_of_options(options, collected)
+    config = options.file("job.config_file", "config_file") or source.variable("CONFIG_FILE")
+    given = []
+    if config is not None:
+        found = source.find(config)
+        if found is None:
+            source.report_missing("--job.config_file", f"{config!r} is not in the folder")
+        elif found.endswith(".toml"):
+            collected.files.append(found)
+            given.append(torchtitan.values_of_file(read_keyed(found, source.folder)))
+    requested = options.text("config") or source.variable("CONFIG")
+    module = options.text("module") or source.variable("MODULE")
+    ranks = source.variable("NGPU")
+    if ranks is not None and ranks.isdigit() and collected.get("devices") is None:
+        collected.set("devices", int(ranks), source.variables["NGPU"].place, "NGPU")
+    find = source.folder.find
+    registry = find(f"{module}/config_registry.py") or find("config_registry.py")
+    if requested and registry is not None and not given:
+        overridden = [overrides]
+        collect_python(
+            registry, source.folder, collected, requested=requested, overrides=overridden
+        )
+        return "torchtitan"
+    if requested and module and not given:
+        collected.set("model.name", requested, place, "--config")
+        flavor = requested.removeprefix(f"{module}_")
+        named = (("name", module), ("flavor", flavor))
+        overrides = {**{("model", key): (value, place) for key, value in named}, **overrides}
+    torchtitan.collect_torchtitan([*given, overrides], collected)
+    return "torchtitan"
+
+
+def _collect_verl(source: LaunchSource) -> str:
+    config = source.options.text("config_name") or ""
+    verl.collect_verl(source.hydra, source.program, config, source.collected)
+    return "verl"
+
+
+def _collect_primus(source: LaunchSource) -> str:
+    """Primus's command: a file, whose overrides its further options replace."""
+    options, collected = source.options, source.collected
+    collected.default("Primus, examples/run_pretrain.sh", nodes=1, devices_per_node=8)
+    values: nemo.Values = {
+        ("overrides", option.key): (
+            options.value_of(option, collected) or Open("its value is unknown"),
+            option.place,
+        )
+        for option in options.given
+        if option.key != "config"
+    }
+    nemo.collect_nemo([values], collected)
+    collected.defaults = {
+        key: value for key, value in collected.defaults.items() if key.endswith(("node", "nodes"))
+    }
+    experiment = source.launch.command.environment.get("EXP")
+    found = source.find(experiment.text) if experiment is not None else None
+    named = source.named or ([found] if found is not None else [])
+    if not named:
+        source.report_missing("--config", "the file that it names is not there")
+    return source.collect_files(named) or "primus"
+
+
+def _is_megatron(source: LaunchSource) -> bool:
+    by_recipe = "model_recipe_name" in source.keys
+    return not by_recipe and megatron.is_megatron(source.options, source.launch.program)
+
+
+def _collect_megatron(source: LaunchSource) -> str:
+    options = source.options
+    config, named = options.text("deepspeed_config"), options.last("deepspeed_config")
+    switched = options.last("deepspeed")
+    if config and named is not None:
+        source.collect_deepspeed(config, named.place)
+    megatron.collect_megatron(options, source.collected)
+    yaml = options.text("yaml_cfg")
+    if yaml is not None:
+        source.collect_files([yaml])
+    deepspeed = switched is not None and options.switched(switched) is not False
+    return "megatron-deepspeed" if deepspeed or config else "megatron-lm"
+
+
+def _collect_nemo_rl(source: LaunchSource) -> str:
+    launch, named = source.launch, source.named
+    suite = nemo_rl.config_of_suite(launch.program, launch.command.script, source.folder)
+    if not named and suite is not None:
+        named = [suite]
+    if not named:
+        option = source.options.last("config")
+        place = option.place if option is not None else launch.place
+        source.report_missing("--config", "the file that it names is not there", place)
+    return source.collect_files(named, source.hydra) or "nemo-rl"
+
+
+def _is_nemo(source: LaunchSource) -> bool:
+    by_recipe = "recipe" in source.keys and "run_recipe" in source.program
+    paths = list(source.hydra)
+    return bool(paths) and (
+        by_recipe or nemo.is_nemo(paths) or any("trainer" in path for path in paths)
+    )
+
+
+def _collect_nemo(source: LaunchSource) -> str:
+    options, folder, collected = source.options, source.folder, source.collected
+    launch, hydra, given = source.launch, source.hydra, list[nemo.Values]()
+    factory = next((word for word in launch.arguments if word.plain == "--factory"), None)
+    if factory is not None and not source.named:
+        called = source.find(launch.program)
+        function = (options.text("factory") or "").partition("(")[0]
+        if (
+            called is not None
+            and function
+            and collect_python(called, folder, collected, requested=function, overrides=[hydra])
+        ):
+            return "nemo"
+        why = "the recipe that it calls is not in the folder"
+        source.report_missing("--factory", why, factory.place)
+    group, place = hydra.get(("training",), (None, launch.place))
+    if isinstance(group, str) and "/" in group:  # NeMo's launcher
+        why = f"the configuration {group!r} is in the launcher's files"
+        source.report_missing("training", why, place)
+    for name in source.named:
+        collected.files.append(name)
+        if name.endswith((".yaml", ".yml")):
+            file = read_keyed(name, folder)
+            read = hydra_parts(file, folder, source.chosen)
+            collected.files += [part.name for _, part in read.parts if part.name != name]
+            for why in read.missing:
+                source.report_missing("defaults", why, file.place(("defaults",)))
+            given.append(nemo.values_of_files(read.parts))
+    overrides = [*given, hydra]
+    option = options.last("recipe")
+    if option is not None:
+        name = options.value_of(option, collected) or ""
+        registry = source.find(nemo.REGISTRY)
+        try:
+            if not name or registry != nemo.REGISTRY:
+                raise UnknownNameError("recipe", name, (), where=nemo.REGISTRY)
+            collect_python(registry, folder, collected, requested=name, overrides=overrides)
+        except UnknownNameError:
+            why = f"the recipe {name} is not in the folder" if name else "it is not known"
+            source.report_missing(option.name, why, option.place)
+            nemo.collect_nemo(overrides, collected, folder.environment)
+        if (model := nemo.model_of_recipe(name)) is not None:
+            collected.derive("model.name", model, f"the recipe's name {name}")
+        return "megatron-bridge"
+    nemo.collect_nemo(overrides, collected, folder.environment)
+    recipe = any(path[0] == "train" for path in hydra if len(path) > 1)
+    return "megatron-bridge" if recipe or "recipe" in launch.program else "nemo"
+
+
+def _collect_performance_script(source: LaunchSource) -> str:
+    nemo.collect_performance_script(source.options, source.collected)
+    why = "values that no argument gives are in the framework's own files of the recipe"
+    source.report_missing("recipe", why)
+    nemo.collect_nemo([source.hydra], source.collected, source.folder.environment)
+    bridge = "recipe" in source.program or "experiment" in source.program
+    return "megatron-bridge" if bridge else "nemo"
+
+
+def _collect_others(source: LaunchSource) -> str | None:
+    """The files that a command names, transformers' Trainer, DeepSpeed and accelerate."""
+    options, keys, words = source.options, source.keys, source.launch.words
+    framework = source.collect_files(source.named)
+    config, written = options.last(*_CONFIGS), options.text(*_CONFIGS)
+    if not source.named and config is not None and written is not None and FILE.match(written):
+        why = f"{written!r} is not in the folder"
+        source.report_missing(config.name, why, config.place)
+    is_trainer = hf_trainer.is_trainer(keys)
+    if is_trainer or {"deepspeed", "deepspeed_config"} & keys:
+        given = hf_trainer.given_by_options(options, source.collected)
+        deepspeed = hf_trainer.collect_trainer(given, source.collected)
+        if deepspeed and deepspeed not in source.named:
+            source.collect_deepspeed(deepspeed)
+        bare = options.last("deepspeed")
+        has_config = "deepspeed_config" in keys or (bare is not None and not bare.values)
+        if has_config or not is_trainer:
+            return "deepspeed" if framework in (None, "accelerate") else framework
+        return "transformers"
+    if any("accelerate" in word for word in words):
+        accelerate.collect_launch_options(options, source.collected)
+        return framework if framework not in (None, "deepspeed") else "accelerate"
+    return framework or ("deepspeed" if "deepspeed" in words else None)
+
+
+LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
+    # Its settings are those of several models.
+    (lambda each: "chatlearn" in each.program, lambda each: None),
+    (lambda each: each.program.endswith("benchmark_runner"), _collect_benchmark),
+    (lambda each: "maxtext" in each.program or maxtext.is_maxtext(each.pairs), _collect_maxtext),
+    (lambda each: "tune" in each.launch.words, _collect_torchtune),
+    (lambda each: "openrlhf" in each.program, _collect_openrlhf),
+    (lambda each: _SWIFT.search(each.launch.program) is not None, _collect_swift),
+    (
+        lambda each: "colossalai" in each.launch.words,
+        _read_by(colossalai.collect_colossalai, "colossalai"),
+    ),
+    (_is_torchtitan, _collect_torchtitan),
+    (lambda each: verl.is_verl(each.program, each.hydra), _collect_verl),
+    (lambda each: slime.is_slime(each.options), _read_by(slime.collect_slime, "slime")),
+    (lambda each: starts_primus(each.program, each.launch.command.environment), _collect_primus),
+    (_is_megatron, _collect_megatron),
+    (lambda each: nemo_rl.is_program(each.program), _collect_nemo_rl),
+    (_is_nemo, _collect_nemo),
+    (
+        lambda each: bool({"tp", "pp", "ng", "model_recipe_name"} & each.keys),
+        _collect_performance_script,
+    ),
+    (lambda each: True, _collect_others),
+)
+"""How a command is recognized, and its reader: the first row that recognizes it reads it."""

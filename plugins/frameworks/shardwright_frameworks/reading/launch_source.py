@@ -1,0 +1,163 @@
+"""`LaunchSource`: a command that starts a run, with its options and the files that it names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from profiles.errors import DocumentError
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import Options, read_options
+from shardwright_frameworks.frameworks import accelerate, maxtext, nemo
+from shardwright_frameworks.reading.consistency import Variables
+from shardwright_frameworks.reading.keyed_frameworks import collect_deepspeed_file
+from shardwright_frameworks.reading.launch import Launch
+from shardwright_frameworks.reading.read_file import collect_keyed, collect_python
+from shardwright_frameworks.shell.config_folder import ConfigFolder
+from shardwright_frameworks.shell.script_reading import ScriptReading
+from shardwright_frameworks.shell.text_marks import (
+    Place,
+    Word,
+    unknown_numbers,
+    without_place_marks,
+)
+
+FILE = re.compile(r".*\.(ya?ml|json|toml|py)$", re.I)
+"""Names of files that can be configurations."""
+
+
+@dataclass(kw_only=True)
+class LaunchSource:
+    """A command that is read into `collected`.
+
+    variables  of the script that starts it
+    """
+
+    launch: Launch
+    reading: ScriptReading
+    folder: ConfigFolder
+    collected: Collected
+    variables: Variables
+
+    @cached_property
+    def options(self) -> Options:
+        """The options of the program."""
+        return read_options(self.launch.arguments, self.reading.unknowns)
+
+    @cached_property
+    def keys(self) -> set[str]:
+        """Their names."""
+        return {option.key for option in self.options.given}
+
+    @cached_property
+    def pairs(self) -> set[str]:
+        """The names of its `key=value` arguments."""
+        return set(
+            maxtext.given_by_words(self.launch.arguments, self.reading.unknowns, Collected())
+        )
+
+    @cached_property
+    def hydra(self) -> nemo.Values:
+        """Its overrides by path."""
+        return nemo.values_of_words(self.launch.arguments, self.reading.unknowns, self.collected)
+
+    @cached_property
+    def chosen(self) -> Mapping[str, str]:
+        """The words `group=option`."""
+        pairs = (word.plain.partition("=") for word in self.launch.arguments)
+        return {key: text.strip("'\"") for key, equals, text in pairs if equals and key[:1] != "-"}
+
+    @property
+    def program(self) -> str:
+        """The program in lower case."""
+        return self.launch.program.lower()
+
+    def find(self, path: str) -> str | None:
+        """The file of the folder that the command names by a path."""
+        return self.folder.find(path, near=self.launch.command.script)
+
+    def variable(self, name: str) -> str | None:
+        """The known text of a variable."""
+        found = self.variables.get(name)
+        if found is None or found.words is not None or unknown_numbers(found.text):
+            return None
+        return without_place_marks(found.text).strip() or None
+
+    def report_missing(self, option: str, why: str, place: Place | None = None) -> None:
+        """Reports a file with the run's values that is not there."""
+        self.collected.report_missing(option, why, place or self.launch.place)
+
+    @cached_property
+    def named(self) -> list[str]:
+        """The files of the folder that arguments name, accelerate's first."""
+        found: list[str] = []
+        words = [word for option in self.launch.launcher.given for word in option.values]
+        words += list(self.launch.arguments)
+        config, folder = self.options.text("config_name"), self.options.text("config_path") or ""
+        if config is not None:
+            ending = "" if config.endswith((".yaml", ".yml")) else ".yaml"
+            words.append(Word(f"{folder}/{config}{ending}", self.launch.place))
+        for word in words:
+            text = word.plain.rpartition("=")[2]
+            if FILE.match(text):
+                name = self.find(text)
+                if name is not None and name not in found and name != self.launch.program:
+                    found.append(name)
+        return found
+
+    def files_in_program(self) -> list[str]:
+        """The configurations of the folder whose names are in the program's text."""
+        name = self.find(self.launch.program)
+        if name is None or not name.endswith(".py"):
+            return []
+        try:
+            tree = ast.parse(self.folder.text(name) or "")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return []
+        found: list[str] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                plain = node.value if FILE.fullmatch(node.value) else ""
+                one = self.folder.find(plain, near=name) if plain and len(plain) < 200 else None
+                if one is not None and one not in found and not one.endswith(".py"):
+                    found.append(one)
+        return found
+
+    def collect_deepspeed(self, named: str, place: Place | None = None) -> None:
+        """Collects DeepSpeed's file."""
+        script, place = self.launch.command.script, place or self.launch.place
+        collect_deepspeed_file(named, self.folder, self.collected, place, script)
+
+    def collect_files(self, names: list[str], overrides: nemo.Values | None = None) -> str | None:
+        """Collects files, which the command's values override; returns their framework."""
+        framework, collected = None, self.collected
+        for name in names:
+            try:
+                if name.endswith(".py"):
+                    placed = collect_python(
+                        name, self.folder, collected, requested=None, overrides=[]
+                    )
+                else:
+                    of_file = Collected()
+                    placed = collect_keyed(name, self.folder, of_file, self.chosen, overrides)
+                    if placed == "deepspeed":
+                        collected.take(of_file)
+                    else:
+                        with collected.overriding_files():
+                            collected.take(of_file)
+            except DocumentError as error:
+                collected.report_unresolved(name, str(error), self.launch.place)
+                continue
+            if placed and (framework is None or framework in ("accelerate", "deepspeed")):
+                framework = placed
+        launcher = self.launch.launcher
+        if any("accelerate" in word for word in self.launch.words):
+            accelerate.collect_launch_options(launcher, collected)
+            config = launcher.last("deepspeed_config_file")
+            written = launcher.value_of(config, collected) if config is not None else None
+            if config is not None and written and written not in names:
+                self.collect_deepspeed(written, config.place)
+        return framework
