@@ -8,8 +8,8 @@ rows (held.dealt_elements; torch 2.13, torch/distributed/fsdp/_fully_shard: `_fs
 `_fsdp_collectives.py`):
 
     gathered   c P in one flat tensor and c P taken out of it; in the forward the flat one goes when
-               the next unit's is taken apart, the last with its end; gloo, on a CPU, gathers into
-               c P more
+               the next unit's has been taken apart (a variable of `wait_for_unshard` names it), the
+               last with its end; gloo, on a CPU, gathers into c P more, beside the share as cast
     backward   c P, the flat tensor of the unit before, which is fetched ahead (ZeRO 3), the g T of
                the unit behind that were sent to be summed, and of the c T of its gradients one as
                large as the largest: when all are made the activations are freed
@@ -108,7 +108,7 @@ def unit_buffers(
     if group.pipelined:
         root, read, blocks = _NONE, [{} for _ in read], _weights_alone(graph, dp)
     # Elements gathered for a unit, and those of the units that stay whole while others run.
-    copies = (2 if on_cpu else 1) + (1 / dp if group.sizes.working_copy_bytes else 0.0)
+    copies = 2 + (1 / dp if on_cpu and group.sizes.working_copy_bytes else 0.0)
     kept = [[unit.total * stays_whole for unit in units] for units in blocks]
     static = c * (root.total + sum(map(sum, kept))) if stays_whole else 0.0
 
