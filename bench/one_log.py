@@ -30,7 +30,7 @@ from evidence.fit_spread import knowledge_of
 from evidence.groups import source_of
 from evidence.prospective import is_locked
 from profiles.errors import InputError
-from profiles.published.run_table import read_measured, read_runs
+from shardwright.runs.run_table import read_measured, read_runs
 from simulator.training_run.fit.logged_source import recalibrate
 from simulator.training_run.fit.step_spread import Knowledge
 from simulator.training_run.run.training_run import TrainingRun

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bench.one_log import FEWEST, hash_of
 from evidence.groups import source_of
 from evidence.memory_fit import MemoryTable, memory_table
-from profiles.published.run_table import read_measured, read_runs
+from shardwright.runs.run_table import read_measured, read_runs
 from simulator.memory.footprint import footprint
 
 Array = NDArray[np.float64]

@@ -24,8 +24,8 @@ from pathlib import Path
 from shardwright_frameworks.changes.ranked_changes import LEAST_GAIN, ranked_changes
 
 from evidence.cross_fit import fit, fit_table, predicted_s
-from profiles.published.run_table import read_measured, read_runs
-from simulator.training_run.explain.predict_runs import predict_runs
+from shardwright.runs.predict_runs import predict_runs
+from shardwright.runs.run_table import read_measured, read_runs
 from simulator.training_run.run.training_run import TrainingRun, setting_of
 
 # A setting and what goes with it: the devices that a degree takes are those of dp, a pipeline

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from profiles.errors import InputError
-from profiles.published.run import PublishedRun
 from shardwright.commands.tables.predicted_run import PredictedRun
-from simulator.training_run.reading.device_text import device_of
+from shardwright.runs.device_text import device_of
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 
 # Issue 3: "everything runs at 45 % of peak, recompute counted".

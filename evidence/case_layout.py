@@ -16,8 +16,8 @@ from planner.axes import Axes
 from planner.layout.layout_question import LayoutQuestion, solve_layouts
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
-from profiles.published.run import PublishedRun
-from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
+from shardwright.runs.complete_layout import LONG_SEQUENCE
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 

@@ -27,11 +27,11 @@ from evidence.published_case import BENCHMARK, PublishedCase
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import node_design
 from profiles.model.figures.transformer import Transformer
-from profiles.published.known_models import KnownModel, known_model, known_models
-from profiles.published.recipes import fill_from_recipe
-from profiles.published.run import PublishedRun
-from simulator.training_run.reading.device_text import device_of
-from simulator.training_run.reading.network_text import network_of
+from shardwright.runs.device_text import device_of
+from shardwright.runs.known_models import KnownModel, known_model, known_models
+from shardwright.runs.network_text import network_of
+from shardwright.runs.recipes import fill_from_recipe
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 
 _MOST_TOKENS, _LARGEST_BATCH = 1e13, 2**24

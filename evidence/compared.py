@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from profiles.errors import InputError
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import Measured
 from shardwright.commands.tables.predicted_run import OK, PredictedRun
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

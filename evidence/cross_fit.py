@@ -14,13 +14,13 @@ from evidence.crossvalidate import members
 from evidence.fit_spread import knowledge_of, spreads_with_effects
 from evidence.groups import source_of
 from evidence.targets import utilisation
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import Measured
 from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.runs.complete import UnsupportedRunError, complete_run
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import Measured
 from simulator.training_run.fit.interval import step_intervals
 from simulator.training_run.fit.step_spread import step_spreads
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_owner import processor_of
 from simulator.training_run.step.coefficients import Assigned, assign

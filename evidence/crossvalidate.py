@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from evidence.groups import source_of
 from profiles.errors import InputError
-from profiles.published.run import PublishedRun
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_owner import processor_of, software_of
 

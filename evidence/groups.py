@@ -6,7 +6,7 @@ import re
 
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.run import PublishedRun
+from shardwright.runs.run import PublishedRun
 
 SILENT = "not stated"
 _WORD = re.compile(r"[-_]")

@@ -18,15 +18,15 @@ from evidence.groups import source_of
 from evidence.memory_bands import source_spread
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import Measured
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import Measured
 from simulator.memory.footprint import GIB, Footprint, footprint
 from simulator.training_run.fit.memory_interval import (
     margin_names,
     memory_interval,
 )
 from simulator.training_run.framework.framework import FrameworkMemory, memory_of
-from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval
 

@@ -11,8 +11,8 @@ from evidence.module_study import (
     module_errors,
     unpredicted,
 )
-from profiles.published.module_table import MeasuredModule
 from shardwright.reports.markdown_table import cell, percent, table
+from shardwright.runs.module_table import MeasuredModule
 from simulator.traced.kernel_constants import LeftOut, ModuleConstants
 
 _HEAD = (

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiles.published.module_table import MeasuredModule
 from shardwright.commands.tables.predicted_run import OK, PredictedRun
+from shardwright.runs.module_table import MeasuredModule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

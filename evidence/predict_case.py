@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from evidence.case_run import CaseRun, by_parameters, case_run, initial_layout
 from evidence.published_case import PublishedCase
 from profiles.errors import ShardwrightError
-from profiles.published.run import PublishedRun
+from shardwright.runs.predict_runs import PredictedRow, predict_runs
+from shardwright.runs.run import PublishedRun
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
-from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.prediction import Interval, Prediction
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.csv_table import Row, Table, number_cell, read_table
-from profiles.published.run import PublishedRun
+from shardwright.runs.run import PublishedRun
 
 # Columns of a table of whole runs that predictions must not use.
 MEASURED_CASE_COLUMNS = (

@@ -8,9 +8,9 @@ from typing import Any
 
 from evidence.compared import ComparedRun
 from profiles.csv_table import number_cell, read_table
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import Measured
 from shardwright.commands.tables.predicted_run import OK, PredictedRun
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import Measured
 
 _PREDICTED = (
     "step_time_s",

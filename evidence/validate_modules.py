@@ -11,9 +11,9 @@ from rich.text import Text
 
 from evidence.module_markdown import module_markdown
 from evidence.module_study import ComparedModule
-from profiles.published.module_table import ModuleRow, read_measured_modules, read_modules
 from shardwright.commands.tables.predict_modules import predicted_modules
 from shardwright.console.output import show, write_or_print
+from shardwright.runs.module_table import ModuleRow, read_measured_modules, read_modules
 from simulator.traced.kernel_constants import module_constants
 
 _NEXT = ", next batch"

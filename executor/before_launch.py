@@ -1,4 +1,4 @@
-"""What is looked at before ranks are started or anything is allocated: torch, devices, memory.
+"""Checks before ranks are started or anything is allocated: torch, devices, memory.
 
 Imports torch inside a function alone, and only where devices must be counted.
 """

@@ -33,8 +33,10 @@ rounding. A bias that batch normalisation takes out again has no gradient but ro
 check's floor in a random module, 2026-11-22)."""
 
 
-def check_gradients(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device) -> GradientCheck:
-    """The check of a whole step; a collective.
+def check_gradients(
+    plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, *, backend: str = ""
+) -> GradientCheck:
+    """The check of a whole step; a collective. `backend` as of Rank.
 
     Raises RunError where the loss of the unsplit model is not finite.
     """
@@ -48,7 +50,7 @@ def check_gradients(plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.devic
                 + (f" ({place.words})" if place is not None else "")
                 + "; mend the model or its loss, or run without --check"
             )
-        with Rank(plan, spec, mesh, device, Recorder(), exact=dtype) as rank:
+        with Rank(plan, spec, mesh, device, Recorder(), exact=dtype, backend=backend) as rank:
             loss = rank.forward_backward()
             mine = compare_gradients(rank, loss, reference_loss, reference)
         check = combined(gather_all(mine))

@@ -84,6 +84,7 @@ def run_plan(
     model: str = "",
     steps: int = 10,
     check: bool = False,
+    compiled: bool = False,
     output: str | Path = "run.json",
     processes: int | None = None,
     timeout_s: float = 300.0,
@@ -95,6 +96,7 @@ def run_plan(
 ) -> Measurement:
     """Run the plan in a file on this machine and give back its measurement, written to `output`.
 
+    compiled   compile the units of each stage (executor/compiled_units.py)
     processes  how many are wanted; None takes the plan's number, another number is refused
     device     cpu or cuda; "": GPUs for a plan for GPUs where this machine has some, else the CPU
     any_machine  run although this is not the machine that the plan was made for
@@ -107,7 +109,7 @@ def run_plan(
     need_package("torch", f"running {plan_path}", extra="hf")
     answer = answer or read_plan_file(plan_path)
     threads = int(answer.machine.get("threads_per_device", "1"))
-    plan = runnable(plan_path, answer)
+    plan = runnable(plan_path, answer, compiled=compiled)
     degrees = plan.degrees
     if processes is not None and processes != degrees.num_devices:
         raise MismatchError(
@@ -132,6 +134,7 @@ def run_plan(
         "device": device,
         "model": model,
         "check": check,
+        "compile": "inductor" if compiled else "",
     }
     torchrun(
         "executor.train",

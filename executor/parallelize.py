@@ -4,8 +4,8 @@ Tensor parallelism splits linear layers by columns or rows, as in Megatron-LM (S
 arXiv 1909.08053, section 3). A rank's shares are plain tensors. torch's ColwiseParallel and
 RowwiseParallel make DTensors, whose dispatch costs more than 1 ms of host time per product: a layer
 of Llama then took 6.0 times the host time of a whole one, and now takes 1.2 (bench/). They also
-lack layers that keep their weight as [in, out] (GPT-2's Conv1D), and those in whose weight query,
-key and value lie side by side: a rank's share has its features of each.
+lack layers that keep their weight as [in, out] (GPT-2's Conv1D), and layers with one weight for
+query, key and value, of which a rank's share has a part of each.
 
 Data parallelism by ZeRO stage: 0 keeps everything whole (replica_gradients.py); 1 to 3 are FSDP2
 (fully_shard per block), which sums each block's gradients in the backward that makes them: under 1,
@@ -43,7 +43,7 @@ from simulator.values.plan import Plan
 
 
 class _SumOutputs(torch.autograd.Function):
-    """The sum over the ranks of their parts of an output; each part has the sum's gradient."""
+    """The sum of the ranks' parts of an output; each part has the gradient of the sum."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
@@ -55,7 +55,7 @@ class _SumOutputs(torch.autograd.Function):
 
 
 class _SumGradients(torch.autograd.Function):
-    """A whole input, whose gradient is the sum over what the ranks' shares of layers give."""
+    """A whole input, whose gradient is the sum of the ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, group: Any) -> Tensor:
@@ -68,7 +68,7 @@ class _SumGradients(torch.autograd.Function):
 
 
 class _OnFirstRank(torch.autograd.Function):
-    """A whole bias that one rank adds and the others do not; each has its whole gradient."""
+    """A whole bias that only the first rank adds; each rank has its whole gradient."""
 
     @staticmethod
     def forward(ctx: Any, bias: Tensor, first: bool) -> Tensor:
@@ -80,7 +80,7 @@ class _OnFirstRank(torch.autograd.Function):
 
 
 def _summed(part: Tensor, group: Any) -> Tensor:
-    """A tensor of its own: autograd may hold the part elsewhere."""
+    """The sum over the ranks in new memory, because autograd may still hold the part."""
     total = part.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total

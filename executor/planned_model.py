@@ -11,11 +11,11 @@ from simulator.values.plan_file import PlanFile
 from simulator.values.runnable import why_not_runnable_plan
 
 
-def runnable(path: str | Path, answer: PlanFile) -> Plan:
+def runnable(path: str | Path, answer: PlanFile, *, compiled: bool = False) -> Plan:
     """The plan; raises DocumentError where there is none, MismatchError where it cannot be run."""
     if answer.plan is None:
         raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
-    if reason := why_not_runnable_plan(answer.plan):
+    if reason := why_not_runnable_plan(answer.plan, compiled=compiled):
         raise MismatchError(f"{path}: {reason}")
     return answer.plan
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
+from executor.compiled_units import CompiledUnit, compile_units
 from executor.mesh import Mesh, gather_all, local
 from executor.parallelize import (
     apply_fully_sharded,
@@ -30,7 +31,7 @@ from executor.replica_gradients import ReplicaGradients
 from executor.split_backward import SplitBackward
 from executor.stage_inputs import constants_of, model_arguments
 from executor.stages import StageModule
-from executor.starting_weights import StartingWeights, build_meta, builder_of
+from executor.starting_weights import StartingWeights, builder_of
 from executor.torch_pipeline import Pipeline
 from executor.unit_gradients import send_in_next_backward
 from profiles.model.building.build import BuiltModel
@@ -42,20 +43,10 @@ LEARNING_RATE = 1e-4
 
 
 @lru_cache(maxsize=16)
-def _flow(
-    spec: ModelSpec,
-    entries: tuple[str, ...],
-    micro_batch: int,
-    sequence_length: int,
-    dtype: str,
-    seed: int,
-) -> DataFlow:
-    """What flows between the blocks; the run whose peak is read and the measured one each build a
+def _flow(build: Callable[..., BuiltModel], entries: tuple[str, ...], micro_batch: int) -> DataFlow:
+    """Data flow between the blocks; the run whose peak is read and the measured one each build a
     rank of the same plan, and so does the check where it computes in the plan's type."""
-    built = build_meta(
-        spec, micro_batch=micro_batch, sequence_length=sequence_length, dtype=dtype, seed=seed
-    )
-    return flow_of(built, entries)
+    return flow_of(build(micro_batch=micro_batch), entries)
 
 
 def _trained(stage: StageModule) -> list[tuple[str, nn.Parameter]]:
@@ -73,6 +64,7 @@ class Rank:
 
     exact  compute in this type whatever the plan's precision, all else as planned: for the gradient
            check, which rounding to bf16 would drown
+    backend  torch.compile's, for the units; "" runs them eagerly
     """
 
     def __init__(
@@ -84,19 +76,13 @@ class Rank:
         recorder: Recorder,
         *,
         exact: str = "",
+        backend: str = "",
     ) -> None:
         self.plan, self.mesh, self.device, self.recorder = plan, mesh, device, recorder
         self._micro = plan.num_microbatches
         dtype = exact or plan.workload.compute_dtype
         build = builder_of(plan, spec, dtype)
-        flow = _flow(
-            spec,
-            plan.block_entries,
-            plan.micro_batch,
-            plan.workload.sequence_length,
-            dtype,
-            plan.seed,
-        )
+        flow = _flow(build, plan.block_entries, plan.micro_batch)
         crossing = [flow.shapes(stage.first_block) for stage in plan.stages]
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build(micro_batch=plan.workload.global_batch)
@@ -104,6 +90,7 @@ class Rank:
         self.given = {
             name: x.chunk(plan.degrees.dp)[mesh.at.dp].to(device) for name, x in given.items()
         }
+        self._backend, self.compiled = backend, dict[str, CompiledUnit]()
         self._draws = Draws(plan.seed, beside=flow.draws_beside) if flow.draws else None
         self.stages = self._build_stages(build, flow, getattr(torch, dtype))
         self._synchronise_ties()
@@ -153,6 +140,8 @@ class Rank:
             stage = StageModule(built, flow, first, last, split=split, device=self.device)
             rules = self.plan.tensor_parallel
             stage.sharding = apply_tensor_parallelism(stage.model, rules, self.mesh, starting)
+            if self._backend:
+                self.compiled |= compile_units(stage, self._backend)
             apply_recompute(stage, cut.recompute)
             apply_fully_sharded(stage, self.plan, self.mesh, dtype, starting)
             stage.draws = self._draws

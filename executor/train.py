@@ -66,6 +66,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="", help="model, where it is not the plan's own name")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--check", action="store_true", help="compare gradients with one process")
+    parser.add_argument("--compile", default="", help="backend of torch.compile for the units")
     parser.add_argument("--output", default="run.json")
     parser.add_argument("--errors", default="", help="folder for one error file per rank")
     parser.add_argument("--threads", type=int, default=1, help="threads per rank on a CPU")
@@ -102,6 +103,7 @@ def _check_ranks_agree(options: argparse.Namespace, plan: Plan) -> None:
         "plan": content_hash(plan),
         "--steps": str(options.steps),
         "--check": str(options.check),
+        "--compile": options.compile,
         "torch": torch.__version__,
     }
     everyone = gather_all(mine)
@@ -139,11 +141,12 @@ def _measure(
     recorder: Recorder,
 ) -> None:
     """Check, train and measure; rank 0 writes the measurement."""
-    check = check_gradients(plan, spec, mesh, device) if options.check else None
+    backend = options.compile
+    check = check_gradients(plan, spec, mesh, device, backend=backend) if options.check else None
     count = WARM_UP_STEPS + options.steps
     # The first step makes the optimizer states; of the second the peak is read.
     with PeakWatch(device) as watch:
-        rank = Rank(plan, spec, mesh, device, recorder)
+        rank = Rank(plan, spec, mesh, device, recorder, backend=backend)
         _noted_step(rank, recorder, count)
         with watch.measured():
             _noted_step(rank, recorder, count)
@@ -154,6 +157,7 @@ def _measure(
         if device.type == "cpu":
             readings.append(time_references(0.0, barrier=dist.barrier, kernels=("layers",)))
     finite = _finite_everywhere(rank, recorder)
+    compiled = gather_all({path: unit.why_eager for path, unit in rank.compiled.items()})
     rank.close()
     place = None if finite else first_not_finite(plan, spec, mesh, device, steps=count)
     during = combined_references(gather_all(combined_references(readings, median)))
@@ -167,6 +171,8 @@ def _measure(
             references_before=before,
             references_during=during,
             references_after=after,
+            compiled_units=len({path for units in compiled for path in units if not units[path]}),
+            eager_units={path: why for units in compiled for path, why in units.items() if why},
         )
         write_document(options.output, measurement, schema=MEASUREMENT_SCHEMA)
 

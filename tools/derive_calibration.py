@@ -23,7 +23,7 @@ from evidence.fit_spread import covariance_bytes, fitted_places, knowledge_of
 from evidence.groups import source_of
 from evidence.prospective import Half, half_of
 from profiles.document import write_bytes, write_text
-from profiles.published.run_table import read_measured, read_runs
+from shardwright.runs.run_table import read_measured, read_runs
 from simulator.training_run.fit.evidence import EVIDENCE_FILE, EVIDENCE_SCHEMA, evidence_name
 from simulator.training_run.fit.step_spread import COVARIANCE_FILE
 from simulator.training_run.step.coefficient_kinds import KINDS

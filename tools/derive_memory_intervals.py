@@ -32,8 +32,8 @@ from evidence.memory_fit import (
     ratios_by_source,
 )
 from profiles.document import write_text
-from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import Measured, read_measured, read_runs
+from shardwright.runs.run import FIGURES, PublishedRun
+from shardwright.runs.run_table import Measured, read_measured, read_runs
 from simulator.training_run.fit.memory_interval import (
     MEMORY_INTERVALS_FILE,
     MEMORY_INTERVALS_SCHEMA,

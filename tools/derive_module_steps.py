@@ -29,7 +29,8 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import TracedSteps
-from profiles.published.module_table import (
+from shardwright.runs.module_row import ModuleSetting, module_setting, predict_step
+from shardwright.runs.module_table import (
     MeasuredModule,
     ModuleRow,
     read_measured_modules,
@@ -38,7 +39,6 @@ from profiles.published.module_table import (
 from simulator.traced.kernel_constants import MODULE_STEPS_FILE, MODULE_STEPS_SCHEMA
 from simulator.traced.kernel_kinds import MUCH, seconds_by_kind
 from simulator.traced.kernel_seconds import kernel_seconds
-from simulator.traced.module_row import ModuleSetting, module_setting, predict_step
 from tools.borrowed_kernels import borrowed_errors
 from tools.module_fit import (
     Array,

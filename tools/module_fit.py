@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from profiles.model.graph import ModelGraph
 from profiles.model.kernels import DeviceKernel, Kernel
+from shardwright.runs.module_row import ModuleSetting
 from simulator.soft_maximum import larger
 from simulator.traced.in_step import is_kernel_priced, optimizer_s, prices_in_step, starts
 from simulator.traced.kernel_arrays import ARCHITECTURES, KernelArrays, kernel_arrays
 from simulator.traced.kernel_seconds import KernelGroups, Values, group_seconds, grouped
-from simulator.traced.module_row import ModuleSetting
 from simulator.training_run.framework.executor_states import Software
 
 Array = NDArray[np.float64]

@@ -37,8 +37,8 @@ from evidence.prospective import (
 )
 from profiles.document import content_hash
 from profiles.errors import InputError, ShardwrightError
-from profiles.published.run_table import read_measured, read_runs
 from shardwright.commands.tables.predict_runs import predicted_runs
+from shardwright.runs.run_table import read_measured, read_runs
 from simulator.training_run.fit.evidence import shipped_evidence
 
 

@@ -23,7 +23,14 @@ from profiles.model.tracing.traced import TracedModel
 from simulator.values.workload import Workload
 
 KEPT_ANSWERS = 512  # oldest go first; a plan file is 0.1 to 3 MB
-PACKAGES = ("profiles", "simulator", "planner", "shardwright/requests", "shardwright/sweeps")
+PACKAGES = (
+    "profiles",
+    "simulator",
+    "planner",
+    "shardwright/runs",
+    "shardwright/requests",
+    "shardwright/sweeps",
+)
 SUFFIXES = (".py", ".toml", ".json", ".csv", ".npz")  # of their code and data
 _LIBRARIES = ("numpy", "scipy", "ortools", "torch", "transformers")
 _SIZES = (2, 3)  # micro-batch sizes that a model is traced at (profiles/model/tracing/traced.py)

@@ -12,7 +12,7 @@ from shardwright.console.output import print_json, show
 from shardwright.reports.imported_prediction import prediction_report
 from shardwright.requests.imported_file import read_imported
 from shardwright.requests.imported_row import imported_row, predicted_import
-from simulator.training_run.explain.predict_runs import PredictedRow
+from shardwright.runs.predict_runs import PredictedRow
 
 _GIB = 2**30
 

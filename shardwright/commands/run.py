@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from profiles.document import read_mapping
-from profiles.errors import ToleranceError, UnknownNameError
+from profiles.errors import InputError, ToleranceError, UnknownNameError
 from profiles.units import format_time, parse_quantity
 from shardwright.console.flags import Quiet
 from shardwright.console.output import Bar, need_room_for, note, show
@@ -22,6 +22,9 @@ EXAMPLES = (
 )
 
 
+_NAMED = 3
+
+
 def run(
     plan_file: Annotated[
         Path, typer.Argument(metavar="PLAN", help="plan file, or sharding file of `shard`")
@@ -30,6 +33,10 @@ def run(
     steps: Annotated[int, typer.Option(min=1, help="number of measured steps")] = 10,
     check: Annotated[
         bool, typer.Option("--check", help="compare loss and every gradient with the unsplit model")
+    ] = False,
+    compiled: Annotated[
+        bool,
+        typer.Option("--compile", help="run each block's modules under torch.compile if possible"),
     ] = False,
     output: Annotated[Path, typer.Option("-o", help="measurement file to write")] = Path(
         "run.json"
@@ -60,6 +67,10 @@ def run(
         raise UnknownNameError("device", device, ("cpu", "cuda"), where="--device")
     seconds = parse_quantity(timeout, "time", where="--timeout")
     run_file = file_runner(str(read_mapping(plan_file).get("schema", "")))
+    if run_file is not None and compiled:
+        raise InputError(
+            f"--compile: {plan_file} places single ops, not modules; run it without --compile"
+        )
     if run_file is not None:
         run_file(
             plan_file,
@@ -79,6 +90,7 @@ def run(
             model=model,
             steps=steps,
             check=check,
+            compiled=compiled,
             output=output,
             processes=processes,
             timeout_s=seconds,
@@ -96,6 +108,13 @@ def run(
             f"{measured.backend})"
         )
     )
+    if compiled:
+        eager = [f"{path} ({why})" for path, why in measured.eager_units.items()]
+        kept = f"; {len(eager)} ran eagerly: {', '.join(eager[:_NAMED])}" if eager else ""
+        note(
+            f"{measured.compiled_units} units ran compiled{kept}{', ...' if eager[_NAMED:] else ''}"
+            "; predictions are for eager ones"
+        )
     lost = measured.steps_without_finite_loss
     if lost or measured.not_finite:
         what = f"the loss was nan or infinite in {lost} of {len(measured.steps)} steps"

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from profiles.units import format_bytes
 from shardwright.reports.terminal import format_interval
-from simulator.training_run.explain.predict_runs import PredictedRow
+from shardwright.runs.predict_runs import PredictedRow
 
 
 def prediction_report(made: PredictedRow) -> RenderableType:

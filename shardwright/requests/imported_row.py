@@ -7,10 +7,10 @@ from pathlib import Path
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
-from profiles.published.run import PublishedRun
 from shardwright.requests.imported_run import ImportedRun, need_possible
 from shardwright.requests.table_row import row_of_import
-from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
+from shardwright.runs.predict_runs import PredictedRow, predict_runs
+from shardwright.runs.run import PublishedRun
 
 
 def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:

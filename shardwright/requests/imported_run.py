@@ -115,6 +115,7 @@ class ImportedRun:
     devices            ranks that train, of all nodes
     vpp                model chunks per pipeline rank
     dp                 replicas; where the files do not write it, what follows from the others
+    dp_replicate       groups of replicas that each have all states, where ZeRO shards
     zero_stage         1 for a distributed optimizer, 2 and 3 as DeepSpeed has them
     micro_batch        sequences per replica and pass; global_batch per optimizer step
     precision          bf16, fp16, fp32, fp8, mxfp8, nvfp4 or tf32
@@ -146,6 +147,7 @@ class ImportedRun:
     ep: int | None = None
     etp: int | None = None
     dp: int | None = None
+    dp_replicate: int | None = None
     zero_stage: int | None = None
     micro_batch: int | None = None
     global_batch: int | None = None

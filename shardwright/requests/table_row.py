@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from profiles.published.run import PublishedRun
 from shardwright.requests.imported_run import MODEL_FIGURES, ImportedRun
-from simulator.training_run.reading.complete_model import CATALOG
+from shardwright.runs.complete_model import CATALOG
+from shardwright.runs.run import PublishedRun
 
 # Framework files (profiles/data/frameworks) of the frameworks that are imported.
 STACKS = {
@@ -39,7 +39,7 @@ def row_of_import(
     devices: int | None = None,
 ) -> PublishedRun:
     """The run as a row; missing values are the framework's defaults that the import names, then
-    those of every row (simulator/training_run/reading).
+    those of every row (shardwright/runs).
 
     device, devices  where the run is to be, if the files do not name it
     """
@@ -89,6 +89,7 @@ def row_of_import(
         activation_offload=run.activation_offload,
         base_precision=run.base_precision or "",
         reduce=run.gradient_reduction or "",
+        dp_replicate=run.dp_replicate,
         mtp_layers=run.model.mtp_layers,
         lora_rank=run.model.lora_rank,
         **figures,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from profiles.model.figures.transformer import Transformer
-from profiles.published.whole_run import whole_run
 from profiles.units import format_count
+from shardwright.runs.whole_run import whole_run
 
 # Tokens of a step by parameters, as published runs use: below 1 B 0.5 Mi (GPT-3, arXiv 2005.14165,
 # table 2.1), then 4 Mi (Llama 2, arXiv 2307.09288, table 1), from 65 B 16 Mi (Llama 3 405B, arXiv
@@ -28,7 +27,7 @@ class UsualBatch:
     words: str
 
 
-def usual_batch(model: str, figures: Transformer, seq_len: int, *, adapters: bool) -> UsualBatch:
+def usual_batch(model: str, parameters: float, seq_len: int, *, adapters: bool) -> UsualBatch:
     """The batch of the model's own published run; without one, of published runs of its size.
 
     adapters  only adapters are trained (LoRA)
@@ -40,9 +39,7 @@ def usual_batch(model: str, figures: Transformer, seq_len: int, *, adapters: boo
             "--global-batch)",
         )
     published = whole_run(model)
-    tokens, source = next(
-        (tokens, source) for below, tokens, source in _RULE if figures.parameters < below
-    )
+    tokens, source = next((tokens, source) for below, tokens, source in _RULE if parameters < below)
     if published is not None and published.batch_tokens:
         tokens, source = published.batch_tokens, f"{published.name}, {published.source}"
     sequences = max(1, tokens // seq_len)

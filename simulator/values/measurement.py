@@ -87,6 +87,8 @@ class Measurement:
     not_finite    first nan or infinite loss or gradient: step (from 1, including warm-up), rank and
                   module
     versions      torch, python, backend
+    compiled_units  number of units that torch.compile compiled; eager_units  paths of units that
+                  ran eagerly with --compile, and the reasons
     references_before, references_during, references_after   machine speed right before, between and
                   after the steps, on all devices at once; none on accelerators
     """
@@ -110,3 +112,5 @@ class Measurement:
     references_before: tuple[ReferencePoint, ...] = ()
     references_during: tuple[ReferencePoint, ...] = ()
     references_after: tuple[ReferencePoint, ...] = ()
+    compiled_units: int = 0
+    eager_units: Mapping[str, str] = field(default_factory=dict)

@@ -48,10 +48,19 @@ def why_not_runnable(
     return ""
 
 
-def why_not_runnable_plan(plan: Plan) -> str:
-    """Why the executor cannot run a plan, or ""."""
+def why_not_runnable_plan(plan: Plan, *, compiled: bool = False) -> str:
+    """Why the executor cannot run a plan, or "".
+
+    compiled  the units of its stages are compiled (executor/compiled_units.py)
+    """
     if plan.pipelines is not None:
         return "the executor runs equal replicas only"
+    if compiled and schedule_kind(plan.schedule).splits_backward:
+        return (
+            f"the schedule {plan.schedule!r} makes gradients of weights apart from those of "
+            "inputs, which compiled units make together; run it without --compile, or plan with "
+            "--schedule 1f1b"
+        )
     return why_not_runnable(
         plan.degrees,
         zero_stage=plan.zero_stage,

@@ -11,8 +11,8 @@ DEFINED = {
     "simulator/values/degrees.py: Degrees": "the class",
     "simulator/values/degrees.py: Coordinates": "a position on an axis, not a degree",
     # File borders: each degree is optional, or a row or file has it as a key of its own.
-    "profiles/published/recipes.py: Recipe": "an entry of a file",
-    "profiles/published/run.py: PublishedRun": "a row of a table",
+    "shardwright/runs/recipes.py: Recipe": "an entry of a file",
+    "shardwright/runs/run.py: PublishedRun": "a row of a table",
     "shardwright/requests/imported_run.py: ImportedRun": "a configuration of another framework",
     # Of a model, not of a job: the one degree that its shapes follow.
     "profiles/model/graph.py: ModelGraph": "the degree that a trace was made for",

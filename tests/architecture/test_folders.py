@@ -23,7 +23,6 @@ ORDER = {
         "profiles/model/tracing",
         "profiles/model/steps",
         "profiles/model/figures",
-        "profiles/published",
         "profiles/hardware/probe",
     ),
     "simulator": (
@@ -38,7 +37,6 @@ ORDER = {
         "simulator/training_run/messages",
         "simulator/memory",
         "simulator/training_run/step",
-        "simulator/training_run/reading",
         "simulator/training_run/fit",
         "simulator/training_run/explain",
         "simulator/traced",
@@ -58,6 +56,7 @@ ORDER = {
     "shardwright": (
         "shardwright/plugins",
         "shardwright/options",
+        "shardwright/runs",
         "shardwright/requests",
         "shardwright/requests/sizing",
         "shardwright/analysis",

@@ -12,11 +12,11 @@ CALLERS = {
     # A plan that is a layout is priced by the first, any other by the second.
     "plan_prediction": ("shardwright/requests/predicted_plan.py",),
     "simulator.traced.predict.predict": (
-        "simulator/traced/module_row.py",
         "planner/costs/costs.py",
         "planner/heterogeneous/unlike_search.py",
         "executor/probe_pipeline.py",
         "shardwright/requests/predicted_plan.py",
+        "shardwright/runs/module_row.py",
     ),
     # Whether a question is one of layouts: for single questions, sweeps, the page and predictions.
     "way_of": (

@@ -22,8 +22,6 @@ from planner.layout.layout_answer import LayoutFile
 from profiles.document import encode, write_document
 from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.published.module_table import ModuleRow
-from profiles.published.run import PublishedRun
 from shardwright import api
 from shardwright.cli import app
 from shardwright.commands.tables.predict_modules import predicted_modules
@@ -33,7 +31,9 @@ from shardwright.requests.opened_plan import write_layout
 from shardwright.requests.places import local_profile
 from shardwright.requests.planned_step import PlannedStep
 from shardwright.requests.provenance import provenance
-from simulator.training_run.reading.complete import complete_run
+from shardwright.runs.complete import complete_run
+from shardwright.runs.module_table import ModuleRow
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.prediction import Interval, Part, Prediction

@@ -13,8 +13,8 @@ from evidence.cross_fit import FitTable, fit, fit_table, left_out, predicted_s
 from evidence.crossvalidate import source_folds
 from evidence.groups import source_of
 from profiles.document import read_document
-from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import Measured, read_measured, read_runs
+from shardwright.runs.run import FIGURES, PublishedRun
+from shardwright.runs.run_table import Measured, read_measured, read_runs
 from simulator.training_run.fit.evidence import EVIDENCE_SCHEMA, EvidenceFile
 from simulator.training_run.fit.step_spread import read_covariance
 from simulator.training_run.step.coefficient_kinds import KINDS

@@ -21,10 +21,10 @@ from evidence.memory_fit import (
     memory_table,
     predicted_bytes,
 )
-from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import Measured, read_runs
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run import FIGURES, PublishedRun
+from shardwright.runs.run_table import Measured, read_runs
 from simulator.memory.footprint import footprint
-from simulator.training_run.reading.complete import complete_run
 
 GIB = 2**30
 

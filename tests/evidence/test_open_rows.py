@@ -16,10 +16,10 @@ from evidence.cross_fit import fit, fit_table, predicted_s
 from evidence.groups import source_of
 from evidence.statistics import step_time_summary
 from evidence.targets import TARGETS, outcome
-from profiles.published.run_table import read_measured, read_runs
 from shardwright.commands.tables.predict_runs import predicted_runs
+from shardwright.runs.complete import UnsupportedRunError, complete_run
+from shardwright.runs.run_table import read_measured, read_runs
 from simulator.memory.footprint import footprint
-from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"

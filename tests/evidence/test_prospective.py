@@ -31,9 +31,9 @@ from evidence.prospective import (
 )
 from evidence.releases import read_releases
 from profiles.errors import DocumentError, InputError
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import Measured
 from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import Measured
 
 LEARNING = ("mindspeed", "mllama", "vocabpp", "kwai", "xtuner", "shmap", "gpurec")
 LOCKED = ("tinyllama", "moezoo", "swift", "alcf", "mds", "llmc", "awsome")

@@ -8,7 +8,7 @@ import pytest
 
 from evidence.baseline import peak_flop_per_s, predict_baseline, step_flop
 from profiles.errors import InputError
-from profiles.published.run import PublishedRun
+from shardwright.runs.run import PublishedRun
 
 B, L, H, S, V = 64, 96, 12288, 2048, 51200
 GPT3 = PublishedRun(

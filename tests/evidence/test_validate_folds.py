@@ -21,9 +21,9 @@ from evidence.crossvalidate import (
 )
 from evidence.groups import source_of
 from profiles.errors import InputError
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import read_runs
-from simulator.training_run.reading.complete import complete_run
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import read_runs
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"
 

@@ -29,9 +29,9 @@ from evidence.statistics import (
 )
 from evidence.targets import TARGETS, outcome
 from profiles.errors import InputError
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import Measured, read_measured, read_runs
 from shardwright.commands.tables.predicted_run import PREDICTED_COLUMNS, PredictedRun
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import Measured, read_measured, read_runs
 from tests.shardwright.predicted_file import read_predicted
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"

@@ -141,9 +141,14 @@ def every_block_a_stage(model: str, stages: int) -> Plan:
     )
 
 
-def run_job(cases: list[tuple[str, Plan]], processes: int, folder: Path) -> list[dict[str, Any]]:
-    """Results of the gradient checks, one per case."""
-    listed = [{"name": name, "model": plan.model, "plan": encode(plan)} for name, plan in cases]
+def run_job(
+    cases: list[tuple[str, Plan]], processes: int, folder: Path, *, backend: str = ""
+) -> list[dict[str, Any]]:
+    """Results of the gradient checks, one per case; `backend` as of Rank."""
+    listed = [
+        {"name": name, "model": plan.model, "plan": encode(plan), "backend": backend}
+        for name, plan in cases
+    ]
     (folder / "cases.json").write_text(json.dumps(listed))
     results = folder / "results.json"
     said = run_ranks(check_plans, folder / "cases.json", results, processes=processes)

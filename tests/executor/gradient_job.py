@@ -50,7 +50,7 @@ def rounding(
 
 
 def check_plans(source: Path, results_path: Path) -> None:
-    """Checks a JSON list of {"name", "model", "plan"}; rank 0 writes the results."""
+    """Checks a JSON list of {"name", "model", "plan", "backend"}; rank 0 writes the results."""
     cases = json.loads(source.read_text())
     device = torch.device("cpu")
     results = []
@@ -64,7 +64,15 @@ def check_plans(source: Path, results_path: Path) -> None:
             if degrees not in meshes:
                 meshes[degrees] = make_mesh(plan, "cpu")
             for dtype in EXACT:
-                rank = Rank(plan, spec, meshes[degrees], device, Recorder(), exact=dtype)
+                rank = Rank(
+                    plan,
+                    spec,
+                    meshes[degrees],
+                    device,
+                    Recorder(),
+                    exact=dtype,
+                    backend=case["backend"],
+                )
                 loss = rank.forward_backward()
                 asked = (
                     case["model"],
@@ -98,6 +106,7 @@ def check_plans(source: Path, results_path: Path) -> None:
                     "loss": check.loss,
                     "reference_loss": check.reference_loss,
                     "rounded": rounded,
+                    "eager": {n: u.why_eager for n, u in rank.compiled.items() if u.why_eager},
                 }
             )
         except Exception:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from executor.check import reference_gradients, wide
+from executor.compiled_units import CompiledUnit, compile_units
 from executor.recompute import apply_recompute
 from executor.replay.data_flow import flow_of
 from executor.replay.draws import Draws
@@ -19,10 +20,13 @@ from profiles.model.loaders import resolve_model
 from simulator.values.plan import Plan
 
 
-def worst_error(plan: Plan) -> float:
+def worst_error(plan: Plan, compiled: dict[str, CompiledUnit] | None = None) -> float:
     """The worst relative error of the loss and of every parameter's gradient, against the unsplit
-    model; a gradient that is near zero is compared with a hundred-thousandth of the whole norm."""
-    loss, found = _run(plan)
+    model; a gradient that is near zero is compared with a hundred-thousandth of the whole norm.
+
+    compiled  gets the units of all stages, which then run compiled
+    """
+    loss, found = _run(plan, compiled)
     wanted_loss, wanted = reference_gradients(plan, resolve_model(plan.model), torch.device("cpu"))
     first = {name: group[0] for group in plan.tied_parameters for name in group}
     whole = sum(float(wide(g).norm()) ** 2 for g in wanted.values()) ** 0.5
@@ -35,7 +39,7 @@ def worst_error(plan: Plan) -> float:
     return max(errors)
 
 
-def stages_of(plan: Plan) -> list[StageModule]:
+def stages_of(plan: Plan, compiled: dict[str, CompiledUnit] | None = None) -> list[StageModule]:
     """The plan's stages with their starting weights, before anything is split or sharded."""
     build = builder_of(plan, resolve_model(plan.model), "float32")
     flow = flow_of(build(micro_batch=plan.micro_batch), plan.block_entries)
@@ -46,6 +50,8 @@ def stages_of(plan: Plan) -> list[StageModule]:
         starting = StartingWeights(model.module, torch.device("cpu"), plan.seed)
         stage = StageModule(model, flow, cut.first_block, cut.last_block)
         starting.fill(stage.model)
+        if compiled is not None:
+            compiled |= compile_units(stage, "aot_eager")
         apply_recompute(stage, cut.recompute)
         if flow.draws:
             stage.draws = draws
@@ -54,11 +60,11 @@ def stages_of(plan: Plan) -> list[StageModule]:
     return made
 
 
-def _run(plan: Plan) -> tuple[float, dict[str, Tensor]]:
+def _run(plan: Plan, compiled: dict[str, CompiledUnit] | None) -> tuple[float, dict[str, Tensor]]:
     build = builder_of(plan, resolve_model(plan.model), "float32")
     data = build(micro_batch=plan.workload.global_batch)
     constants = constants_of(build, data)
-    stages = stages_of(plan)
+    stages = stages_of(plan, compiled)
     total = 0.0
     for m in range(plan.num_microbatches):
         part = slice(m * plan.micro_batch, (m + 1) * plan.micro_batch)

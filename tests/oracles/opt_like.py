@@ -7,7 +7,7 @@ from pathlib import Path
 
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
-from profiles.published.run import PublishedRun
+from shardwright.runs.run import PublishedRun
 
 
 def traced_like(run: PublishedRun, folder: Path) -> TracedModel:

@@ -21,10 +21,10 @@ from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import LayoutPrices
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.run import PublishedRun
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run import PublishedRun
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import framework_names, load_framework
-from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.step.priced_runs import price_runs

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from profiles.published.run_table import read_runs
+from shardwright.runs.run_table import read_runs
 from tests.oracles.proposals import proposals
 
 RUNS = Path(__file__).parents[2].parent / "shared" / "truth" / "runs.csv"

@@ -116,7 +116,7 @@ def random_plans(draw):
     """A cell and any partition of it; for interleaved one with stages as even as can be."""
     model, cluster = draw(st.sampled_from(sorted(PRICED)))
     costs = PRICED[model, cluster]
-    hybrid = draw(st.sampled_from((None, (2, 4))))
+    hybrid = draw(st.sampled_from((None, (1, 2, 4))))
     space = Axes(dp_replicate=hybrid)
     cell = draw(st.sampled_from(cells_of(MODELS[model], CLUSTERS[cluster], 16, space)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

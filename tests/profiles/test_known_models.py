@@ -6,7 +6,7 @@ import pytest
 
 from profiles.document import read_document
 from profiles.errors import DocumentError
-from profiles.published.known_models import (
+from shardwright.runs.known_models import (
     KNOWN_MODELS_SCHEMA,
     KnownModels,
     known_model,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from profiles.csv_table import count_cell
 from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.run import FIGURES, MEASURED_COLUMNS, RUN_COLUMNS, PublishedRun
-from profiles.published.run_table import read_failed_layouts, read_measured, read_runs
+from shardwright.runs.run import FIGURES, MEASURED_COLUMNS, RUN_COLUMNS, PublishedRun
+from shardwright.runs.run_table import read_failed_layouts, read_measured, read_runs
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth"
 HEAD = "id,model,num_layers,hidden_size,gated_mlp,dp,pp,vpp,step_time_s,notes"

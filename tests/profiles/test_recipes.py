@@ -7,9 +7,9 @@ import pytest
 from profiles.document import read_document
 from profiles.errors import DocumentError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.known_models import known_models
-from profiles.published.recipes import RECIPES_SCHEMA, Recipes, fill_from_recipe, recipes
-from profiles.published.run import PublishedRun
+from shardwright.runs.known_models import known_models
+from shardwright.runs.recipes import RECIPES_SCHEMA, Recipes, fill_from_recipe, recipes
+from shardwright.runs.run import PublishedRun
 
 # Tokens per step that the recipes' own logs print (`total_weights`), or tables list as a batch:
 # github.com/AI-Hypercomputer/tpu-recipes c8cfe2f68908, training/{trillium,v5p,ironwood}.

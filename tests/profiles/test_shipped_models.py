@@ -13,7 +13,7 @@ from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.figures.hybrid_config import hybrid_layers
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import model_names, resolve_model
-from profiles.published.known_models import known_model
+from shardwright.runs.known_models import known_model
 
 # Billions of all and of active parameters as the source of each file gives them. Some sources count
 # towers, embeddings or layers of prediction that others leave out.

@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 
 from profiles.document import write_text
 from profiles.errors import DocumentError, MismatchError, ShardwrightError, UnknownNameError
-from profiles.published.run import FIGURES
-from profiles.published.run_table import read_runs
 from shardwright.cli import app
 from shardwright.commands.tables.calibrate import (
     calibrate,
@@ -24,9 +22,11 @@ from shardwright.commands.tables.calibrate import (
 from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.explanation import explanation_brief
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run import FIGURES
+from shardwright.runs.run_table import read_runs
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.fit.logged_source import read_calibration
-from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 

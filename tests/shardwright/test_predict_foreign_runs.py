@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from profiles.hardware.catalogue.catalog import device_names, get_device
-from profiles.published.run import PublishedRun
 from shardwright.commands.tables.predict_runs import predict_table, predicted_runs
-from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
+from shardwright.runs.predict_runs import PredictedRow, predict_runs
+from shardwright.runs.run import PublishedRun
 
 RUN = PublishedRun(
     row=1,

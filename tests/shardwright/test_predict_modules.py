@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.module_table import read_measured_modules, read_modules
 from shardwright.cli import app
 from shardwright.commands.tables.predict_modules import COLUMNS
+from shardwright.runs.module_table import read_measured_modules, read_modules
 
 HERE = "tests.shardwright.module_factories"
 ROW: dict[str, Any] = {

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.run import FIGURES, RUN_COLUMNS, PublishedRun
-from profiles.published.run_table import read_runs
 from shardwright.commands.tables.predict_runs import predict_table, predicted_runs, row_of
 from shardwright.commands.tables.predicted_run import PREDICTED_COLUMNS
-from simulator.training_run.explain.predict_runs import predict_runs
+from shardwright.runs.predict_runs import predict_runs
+from shardwright.runs.run import FIGURES, RUN_COLUMNS, PublishedRun
+from shardwright.runs.run_table import read_runs
 from tests.shardwright.predicted_file import read_predicted
 from tests.shardwright.test_cli import shardwright
 

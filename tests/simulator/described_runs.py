@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from profiles.model.figures.transformer import Transformer
-from profiles.published.known_models import known_model
-from simulator.training_run.reading.network_text import network_of
+from shardwright.runs.known_models import known_model
+from shardwright.runs.network_text import network_of
 from simulator.training_run.run.training_run import TrainingRun, with_settings
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import assign

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.published.run import PublishedRun
-from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
+from shardwright.runs.complete import UnsupportedRunError, complete_run
+from shardwright.runs.run import PublishedRun
 
 GPT_ROW = PublishedRun(
     row=1,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.published.run import PublishedRun
-from simulator.training_run.reading.complete import complete_run
-from simulator.training_run.reading.complete_model import parameters_in_name
+from shardwright.runs.complete import complete_run
+from shardwright.runs.complete_model import parameters_in_name
+from shardwright.runs.run import PublishedRun
 from tests.simulator.gpt_row import GPT_ROW
 
 

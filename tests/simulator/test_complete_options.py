@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from profiles.errors import UnknownNameError
-from profiles.published.run import MEASURED_COLUMNS, PublishedRun
-from profiles.published.run_table import read_runs
-from simulator.training_run.explain.predict_runs import predict_runs
+from shardwright.runs.complete import UnsupportedRunError, complete_run
+from shardwright.runs.predict_runs import predict_runs
+from shardwright.runs.run import MEASURED_COLUMNS, PublishedRun
+from shardwright.runs.run_table import read_runs
 from simulator.training_run.fit.step_spread import run_spreads
-from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import setting_of
 from simulator.training_run.step.coefficients import shipped_coefficients
 
@@ -46,6 +46,7 @@ RUN = PublishedRun(
         ("compress", "none", "compression", ""),
         ("local_steps", 50, "local_steps", 50),
         ("order", "tp-cp-pp-dp", "axis_order", "tp-cp-pp-dp"),
+        ("dp_replicate", 8, "dp_replicate", 8),
     ],
 )
 def test_an_option_reaches_the_run(column: str, value: object, field: str, kept: object) -> None:
@@ -84,6 +85,8 @@ def test_windows_and_predicted_tokens_are_the_model_s() -> None:
         ({"order": "dp-tp"}, "unknown order 'dp-tp'"),
         ({"local_steps": 9, "local_workers": 3}, "divide dp=64"),
         ({"local_workers": 4}, "need local_steps"),
+        ({"dp_replicate": 3}, "dp_replicate=3 does not divide dp=64"),
+        ({"dp_replicate": 2, "zero_stage": 0}, "dp_replicate=2 needs a zero_stage of 1, 2 or 3"),
         ({"wide_layers": 2}, "the precision is bf16"),
         ({"lora_rank": 8}, "family is not lora"),
         ({"recompute_layers": 2}, "recompute is 'none'"),

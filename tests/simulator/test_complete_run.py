@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import read_runs
+from shardwright.runs.complete import UnsupportedRunError, complete_run
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import read_runs
 from simulator.schedules.schedule import schedule_names
-from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import Degrees
 from tests.simulator.gpt_row import GPT_ROW, reason, said

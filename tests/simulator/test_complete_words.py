@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from shardwright.runs.complete import complete_run
 from simulator.schedules.schedule import schedule_names
-from simulator.training_run.reading.complete import complete_run
 from tests.simulator.gpt_row import GPT_ROW, said
 
 

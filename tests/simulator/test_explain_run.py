@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from profiles.errors import ShardwrightError
-from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import read_runs
+from shardwright.runs.complete import complete_run
+from shardwright.runs.predict_runs import predict_runs
+from shardwright.runs.run import FIGURES, PublishedRun
+from shardwright.runs.run_table import read_runs
 from simulator.memory.footprint import footprint
 from simulator.training_run.explain.explain_memory import explain_memory
 from simulator.training_run.explain.explain_run import RunExplanation, explain_run
-from simulator.training_run.explain.predict_runs import predict_runs
 from simulator.training_run.fit.interval import run_intervals
 from simulator.training_run.fit.logged_source import Calibration, calibrated
-from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.priced_runs import price_runs

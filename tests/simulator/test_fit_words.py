@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.catalog import get_device
+from shardwright.runs.complete import complete_run
+from shardwright.runs.predict_runs import predict_runs
 from simulator.memory.footprint import footprint
 from simulator.training_run.explain.fit_words import fit_words
-from simulator.training_run.explain.predict_runs import predict_runs
-from simulator.training_run.reading.complete import complete_run
 from tests.simulator.gpt_row import GPT_ROW
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from evidence.groups import source_of
 from profiles.errors import InputError, UnknownNameError
-from profiles.published.run import FIGURES
-from profiles.published.run_table import read_runs
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run import FIGURES
+from shardwright.runs.run_table import read_runs
 from simulator.training_run.fit.interval import run_intervals, step_interval
 from simulator.training_run.fit.logged_source import (
     ROW_SPREAD,
@@ -26,7 +27,6 @@ from simulator.training_run.fit.step_spread import (
     coefficient_spreads,
     shipped_knowledge,
 )
-from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients

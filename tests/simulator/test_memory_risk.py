@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.run_table import read_failed_layouts, read_runs
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run_table import read_failed_layouts, read_runs
 from simulator.memory.footprint import footprint
 from simulator.training_run.fit.memory_interval import (
     margin_names,
@@ -15,7 +16,6 @@ from simulator.training_run.fit.memory_interval import (
     out_of_memory_probability,
     shipped_memory_intervals,
 )
-from simulator.training_run.reading.complete import complete_run
 
 TRUTH = Path(__file__).parents[2].parent / "shared" / "truth"
 FIGURES = Path(__file__).parents[2] / "profiles" / "data" / "published" / "figures.csv"

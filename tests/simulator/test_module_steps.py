@@ -11,18 +11,18 @@ import pytest
 from profiles.hardware.catalogue.catalog import device_names, get_device
 from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.kernels import DeviceKernel, Direction, Kernel
-from profiles.published.module_table import ModuleRow
-from simulator.traced.in_step import in_step
-from simulator.traced.kernel_arrays import kernel_arrays
-from simulator.traced.kernel_constants import module_constants
-from simulator.traced.kernel_seconds import grouped, kernel_seconds
-from simulator.traced.module_row import (
+from shardwright.runs.module_row import (
     ModuleSetting,
     module_framework,
     module_setting,
     optimizer_kind,
     predict_step,
 )
+from shardwright.runs.module_table import ModuleRow
+from simulator.traced.in_step import in_step
+from simulator.traced.kernel_arrays import kernel_arrays
+from simulator.traced.kernel_constants import module_constants
+from simulator.traced.kernel_seconds import grouped, kernel_seconds
 from tests.simulator.hand_made import one_pass
 
 MIB = 2**20

@@ -10,7 +10,7 @@ import pytest
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_link, link_names
 from profiles.hardware.catalogue.node_network import usual_network
-from simulator.training_run.reading.network_text import network_of
+from shardwright.runs.network_text import network_of
 
 H100 = ("h100-sxm-80gb", 8)
 A100 = ("a100-sxm-80gb", 8)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.run import PublishedRun
+from shardwright.runs.complete import UnsupportedRunError, complete_run
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.usual_answers import complete_as_usual
 from simulator.memory.footprint import footprint
-from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
-from simulator.training_run.reading.usual_answers import complete_as_usual
 
 # MT-NLG 530B as its paper prints it (Smith et al., arXiv 2201.11990, sections 2 and 3): nothing is
 # said of recomputation, and no framework in the row.

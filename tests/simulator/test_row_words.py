@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from profiles.hardware.catalogue.relatives import relative_of
+from shardwright.runs.complete import UnsupportedRunError, complete_run
+from shardwright.runs.complete_words import memory_kind_of
 from simulator.memory.footprint import footprint
-from simulator.training_run.reading.complete import UnsupportedRunError, complete_run
-from simulator.training_run.reading.complete_words import memory_kind_of
 from tests.simulator.described_runs import at_starts
 from tests.simulator.gpt_row import GPT_ROW
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from profiles.hardware.catalogue.catalog import device_names
+from shardwright.runs.network_text import network_of
 from simulator.training_run.framework.framework import framework_names
-from simulator.training_run.reading.network_text import network_of
 from simulator.training_run.step.coefficient_kinds import KINDS, Kind
 from simulator.training_run.step.coefficient_owner import (
     _ARCHITECTURES,

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from profiles.hardware.catalogue.catalog import get_device, get_link
 from profiles.hardware.kernels.collective_curve import load_curves
 from profiles.hardware.kernels.gemm_surface import load_surface
+from shardwright.runs.network_text import network_of
 from simulator.training_run.messages.run_links import links_of
-from simulator.training_run.reading.network_text import network_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import Features, features
 from simulator.training_run.work.stage_layers import stage_layers

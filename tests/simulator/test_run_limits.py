@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from profiles.hardware.catalogue.catalog import device_names, get_device
-from profiles.published.run import PublishedRun
-from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
+from shardwright.runs.predict_runs import PredictedRow, predict_runs
+from shardwright.runs.run import PublishedRun
 
 _STACKS = (
     "Megatron-LM",

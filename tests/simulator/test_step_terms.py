@@ -15,12 +15,12 @@ from planner.axes import Axes
 from planner.layout.layout_question import layout_context
 from planner.layout.layouts import legal_layouts
 from planner.layout.prices import LayoutPrices
-from profiles.published.run import FIGURES
-from profiles.published.run_table import read_runs
+from shardwright.runs.predict_runs import predict_runs
+from shardwright.runs.run import FIGURES
+from shardwright.runs.run_table import read_runs
 from simulator.formula_symbol import Symbol
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.explain.explain_step import StepLine, step_lines
-from simulator.training_run.explain.predict_runs import predict_runs
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step import step_terms
 from simulator.training_run.step.coefficients import assign, shipped_coefficients

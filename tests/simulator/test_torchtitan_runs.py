@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.published.run import FIGURES, PublishedRun
-from profiles.published.run_table import read_measured, read_runs
+from shardwright.runs.complete import complete_run
+from shardwright.runs.predict_runs import predict_runs
+from shardwright.runs.run import FIGURES, PublishedRun
+from shardwright.runs.run_table import read_measured, read_runs
 from simulator.memory.run_tensors import RunTensors
-from simulator.training_run.explain.predict_runs import predict_runs
 from simulator.training_run.framework.framework import load_framework, memory_of
-from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.step.features import features
 
 LLAMA_8B = PublishedRun(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from profiles.model.kernels import DeviceKernel, Kernel
-from profiles.published.module_table import ModuleRow
-from simulator.traced.module_row import module_setting
+from shardwright.runs.module_row import module_setting
+from shardwright.runs.module_table import ModuleRow
 from tests.simulator.hand_made import one_pass
 from tools.module_fit import begin_of, fit, measured_steps, without
 

@@ -11,7 +11,7 @@ import pytest
 from evidence.ledger import read_ledger
 from evidence.prospective import LATER_SOURCES, locked_sources
 from profiles.errors import InputError
-from profiles.published.run import FIGURES
+from shardwright.runs.run import FIGURES
 from simulator.training_run.fit.evidence import Evidence, EvidenceFile
 from tools.open_locked import fitted_locked_sources, main, open_locked
 

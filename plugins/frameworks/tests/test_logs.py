@@ -34,13 +34,13 @@ from profiles.errors import (
     MismatchError,
     ToleranceError,
 )
-from profiles.published.run import FIGURES
-from profiles.published.run_table import read_runs
 from shardwright.cli import app
 from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.requests.opened_plan import write_layout
 from shardwright.requests.planned_step import PlannedStep, step_of
 from shardwright.results.result import as_result
+from shardwright.runs.run import FIGURES
+from shardwright.runs.run_table import read_runs
 from simulator.training_run.fit.logged_source import read_calibration
 
 

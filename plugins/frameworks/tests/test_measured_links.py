@@ -9,11 +9,11 @@ from shardwright_frameworks.analysis.measured_links import MeasuredCollective, l
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.link import LinkPoint
-from profiles.published.run import FIGURES
-from profiles.published.run_table import read_runs
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run import FIGURES
+from shardwright.runs.run_table import read_runs
 from simulator.training_run.messages.rank_group import RankGroup
 from simulator.training_run.messages.run_links import Links, links_of, moved
-from simulator.training_run.reading.complete import complete_run
 
 SIZES = tuple(4**n for n in range(3, 16))
 

@@ -54,7 +54,7 @@ class Sharding:
         return tuple(n * self.tp if i == dim else n for i, n in enumerate(local)), dim
 
     def share(self, whole: Tensor, name: str, rank: int) -> Tensor:
-        """What a rank holds of a parameter, or of its gradient."""
+        """A rank's share of a parameter, or of its gradient."""
         if name not in self.splits:
             return whole
         dim, parts = self.splits[name]

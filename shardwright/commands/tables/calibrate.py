@@ -17,13 +17,14 @@ from profiles.errors import (
     ShardwrightError,
     UnknownNameError,
 )
-from profiles.published.run_table import read_measured, read_runs
 from profiles.units import format_percent
 from shardwright.commands.tables.predict_runs import predicted_runs, write_predictions
 from shardwright.console.output import note, show
 from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.explanation import explanation_brief
 from shardwright.reports.terminal import table
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run_table import read_measured, read_runs
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.fit.logged_source import (
     CALIBRATION_SCHEMA,
@@ -34,7 +35,6 @@ from simulator.training_run.fit.logged_source import (
     recalibrate,
     shipped_hash,
 )
-from simulator.training_run.reading.complete import complete_run
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 

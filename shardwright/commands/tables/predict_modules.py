@@ -11,22 +11,22 @@ from profiles.csv_table import csv_text
 from profiles.errors import ShardwrightError
 from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import TracedSteps
-from profiles.published.module_table import ModuleRow, read_modules
 from shardwright.commands.tables.predict_runs import row_of
 from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
 from shardwright.console.output import Bar, note, write_or_print
 from shardwright.requests.named_model import sample_of
 from shardwright.requests.predicted_plan import predict_plan
 from shardwright.requests.python_plan import trace
-from simulator.traced.kernel_constants import module_constants
-from simulator.traced.kernel_kinds import MUCH
-from simulator.traced.module_row import (
+from shardwright.runs.module_row import (
     ModuleSetting,
     module_setting,
     one_stage_plan,
     predict_step,
     unmeasured_shares,
 )
+from shardwright.runs.module_table import ModuleRow, read_modules
+from simulator.traced.kernel_constants import module_constants
+from simulator.traced.kernel_kinds import MUCH
 from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
 

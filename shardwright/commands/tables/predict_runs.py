@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from profiles.csv_table import csv_text
-from profiles.published.run import PublishedRun
-from profiles.published.run_table import read_runs
 from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
 from shardwright.console.output import note, write_or_print
 from shardwright.plugins.plugin import Hook, hook
-from simulator.training_run.explain.predict_runs import PredictedRow, predict_runs
+from shardwright.runs.predict_runs import PredictedRow, predict_runs
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.run_table import read_runs
 from simulator.training_run.fit.logged_source import Calibration
 from simulator.training_run.run.training_run import TrainingRun
 

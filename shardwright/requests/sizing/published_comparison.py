@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from profiles.hardware.catalogue.catalog import node_design
-from profiles.published.whole_run import WholeRun, whole_run
 from shardwright.requests.sizing.size_flags import NamedDevice, Range, SizeFlags
+from shardwright.runs.whole_run import WholeRun, whole_run
 from simulator.values.prediction import Interval
 
 

@@ -30,8 +30,7 @@ def held_names(plan: Plan, spec: ModelSpec) -> list[list[str]]:
     canonical = {name: group[0] for group in plan.tied_parameters for name in group}
     dtype = plan.workload.compute_dtype
     build = builder_of(plan, spec, dtype)
-    length = plan.workload.sequence_length
-    flow = _flow(spec, plan.block_entries, plan.micro_batch, length, dtype, plan.seed)
+    flow = _flow(build, plan.block_entries, plan.micro_batch)
     # On meta: a stage of another rank is never filled.
     found: list[set[str]] = [set() for _ in range(plan.degrees.pp)]
     for number, cut in enumerate(plan.stages):

@@ -8,8 +8,8 @@ import pytest
 
 from planner.layout.layout_context import base_run
 from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_names
+from shardwright.runs.network_text import network_of
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.reading.network_text import network_of
 from tests.simulator.described_runs import LLAMA_8B
 
 OUTER = [name for name in link_names() if get_link(name).kind]

@@ -8,9 +8,9 @@ from typing import Any
 
 from shardwright.requests.imported_row import imported_row, predicted_import
 from shardwright.requests.imported_run import ImportedRun
+from shardwright.runs.predict_runs import PredictedRow
 from shardwright_frameworks.changes.flags import flag_of, values_of
 from shardwright_frameworks.changes.ranked_changes import PricedChange, ranked_changes
-from simulator.training_run.explain.predict_runs import PredictedRow
 
 _GIB = 2**30
 

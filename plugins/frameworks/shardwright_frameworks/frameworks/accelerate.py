@@ -103,6 +103,9 @@ def collect_accelerate(file: KeyedFile, collected: Collected) -> str | None:
     if any(sizes):
         copies = "parallelism_config_dp_replicate_size"
         collected.use(copies, file.place(("parallelism_config", copies)))
+        if min(size or 1 for size in sizes) > 1:
+            place = file.place(("parallelism_config", copies))
+            collected.set("dp_replicate", sizes[0], place, copies)
         path = ("parallelism_config", "parallelism_config_dp_shard_size")
         collected.set("dp", (sizes[0] or 1) * (sizes[1] or 1), file.place(path), path[-1])
     offload = file.get("deepspeed_config", "offload_optimizer_device")

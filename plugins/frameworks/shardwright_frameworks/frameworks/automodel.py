@@ -161,9 +161,8 @@ def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
         collected.default(_SOURCE, zero_stage=stage)
     copies = ("distributed", "dp_replicate_size")
     collected.use(copies[-1], file.place(copies))
-    if (degree_of(file.get(*copies)) or 1) > 1:
-        why = f"weights are copied between {file.get(*copies)} groups of replicas that shard them"
-        collected.report_unresolved(".".join(copies), why, file.place(copies))
+    if (groups := degree_of(file.get(*copies)) or 1) > 1:
+        collected.set("dp_replicate", groups, file.place(copies), ".".join(copies))
     offload = ("distributed", "offload_policy")
     if file.has(*offload) and file.get(*offload) is None and file.has(*offload, "_target_"):
         place = file.place((*offload, "_target_"))

@@ -93,6 +93,9 @@ def _collect_mesh(file: KeyedFile, collected: Collected) -> None:
         return
     copies = degree_of(file.get("dp_replicate_size")) or 1
     collected.use("dp_replicate_size", file.place(("dp_replicate_size",)))
+    if copies > 1 < shard:
+        place = file.place(("dp_replicate_size",))
+        collected.set("dp_replicate", copies, place, "dp_replicate_size")
     replicas = shard * copies * (collected.count("ep") or 1)
     collected.set("dp", replicas, file.place(path), path[-1])
     if shard == 1 and not (file.has("fsdp_config") or file.has("fsdp_version")):

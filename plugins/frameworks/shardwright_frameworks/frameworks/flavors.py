@@ -11,8 +11,8 @@ from profiles.model.figures.figures_from_config import (
 )
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import model_named, resolve_model
-from profiles.published.known_models import known_model
 from shardwright.requests.table_row import SHIPPED
+from shardwright.runs.known_models import known_model
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.shell.text_marks import Place
 

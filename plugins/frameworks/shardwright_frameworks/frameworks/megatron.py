@@ -27,6 +27,7 @@ _COUNTS = {
     "expert_model_parallel_size": "ep",
     "moe_expert_parallel_size": "ep",
     "expert_tensor_parallel_size": "etp",
+    "num_distributed_optimizer_instances": "dp_replicate",
     "num_virtual_stages_per_pipeline_rank": "vpp",
     "micro_batch_size": "micro_batch",
     "batch_size": "micro_batch",

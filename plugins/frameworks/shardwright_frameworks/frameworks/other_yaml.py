@@ -115,7 +115,7 @@ def collect_neox(file: KeyedFile, collected: Collected) -> None:
     plain = hyphens_replaced(file)
     collect_keys(plain, collected, _NEOX)
     collect_deepspeed(plain, collected, check=False)
-    collected.use("fp16", plain.place(("fp16", "fp16")))  # what `enabled` beside it says
+    collected.use("fp16", plain.place(("fp16", "fp16")))  # `enabled` has the same meaning
     gated = str(plain.get("activation")).lower() in ("swiglu", "geglu")
     width = plain.get("intermediate_size")
     if plain.has("activation"):

@@ -284,6 +284,8 @@ def _collect_sharding(last: Mapping[str, tuple[Any, Place, str]], collected: Col
     raw = shard[0] if shard is not None else None
     if shard is not None and shards and (replicas or replicate is None):
         collected.set("dp", shards * (replicas or 1), shard[1], shard[2])
+    if replicate is not None and (replicas or 1) > 1 and raw is not None and str(raw) != "1":
+        collected.set("dp_replicate", replicas, replicate[1], replicate[2])
     if shard is None:
         if replicate is None and not {"dp", "pp"} & collected.open_keys:
             # All ranks shard by default; with a pipeline gathered parameters stay.

@@ -110,6 +110,8 @@ def _collect_sharding(values: dict[str, tuple[Any, Place]], collected: Collected
     shards = degree_of(shard)
     if shards and copies and "dp" not in collected.open_keys:
         collected.set("dp", shards * copies, place, "data_parallel_shard_dim")
+        if copies > 1 < shards:
+            collected.set("dp_replicate", copies, place, "data_parallel_replicate_dim")
     kept, where = values.get("fsdp_reshard_after_forward", (None, place))
     if truth_of(kept) is not None:
         stage = 3 if truth_of(kept) else 2

@@ -40,8 +40,8 @@ class LaunchFramework:
     """One framework's commands.
 
     recognizes  whether a command is one of them
-    collect     collects the values and returns the framework's name in an import, None if the
-                files do not say
+    collect     collects the values and returns the framework's name in an import, None if it is
+                unknown
     """
 
     recognizes: Callable[[LaunchSource], bool]

@@ -1,5 +1,5 @@
-"""The training run that a script starts: the values of its command, with those that only some
-branches of the script pass left open."""
+"""The training run of a script: the values of its command. Values that depend on a branch of the
+script are left open."""
 
 from __future__ import annotations
 

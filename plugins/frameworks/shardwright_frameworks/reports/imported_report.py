@@ -11,14 +11,15 @@ from profiles.units import format_bytes, format_percent, format_time
 from shardwright.reports.imported_prediction import prediction_report
 from shardwright.reports.terminal import table
 from shardwright.requests.imported_run import MODEL_FIGURES, ImportedRun
+from shardwright.runs.predict_runs import PredictedRow
 from shardwright_frameworks.changes.flags import flag_of, values_of
 from shardwright_frameworks.changes.ranked_changes import LEAST_GAIN, PricedChange
-from simulator.training_run.explain.predict_runs import PredictedRow
 
 _KEYS = (
     "devices", "nodes", "devices_per_node", "device", "tp", "pp", "vpp", "cp", "ep", "etp", "dp",
-    "zero_stage", "micro_batch", "global_batch", "gradient_accumulation", "seq_len", "precision",
-    "recompute", "recompute_layers", "sequence_parallel", "distributed_optimizer", "optimizer",
+    "dp_replicate", "zero_stage", "micro_batch", "global_batch", "gradient_accumulation",
+    "seq_len", "precision", "recompute", "recompute_layers", "sequence_parallel",
+    "distributed_optimizer", "optimizer",
     "optimizer_offload", "activation_offload", "base_precision", "gradient_reduction", "schedule",
     "pipeline_layout", "flash_attention",
 )  # fmt: skip

@@ -13,7 +13,8 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.link import LinkPoint
 from profiles.model.figures.transformer import Transformer
-from profiles.published.run import PublishedRun
+from shardwright.runs.device_text import device_of
+from shardwright.runs.run import PublishedRun
 from shardwright_frameworks.analysis.measured_links import (
     LinkFactors,
     MeasuredCollective,
@@ -22,7 +23,6 @@ from shardwright_frameworks.analysis.measured_links import (
 from shardwright_frameworks.traces.nccl_tests import NcclCurve, NcclOutput
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.run_links import links_of
-from simulator.training_run.reading.device_text import device_of
 from simulator.training_run.run.unsupported import UnsupportedRunError
 from simulator.training_run.step.coefficients import CoefficientFile, assign
 

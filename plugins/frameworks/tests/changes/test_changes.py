@@ -11,10 +11,10 @@ from shardwright_frameworks.changes.ranked_changes import ranked_changes
 from shardwright_frameworks.changes.single_change import SETTINGS, single_changes
 from typer.testing import CliRunner
 
-from profiles.published.run import PublishedRun
 from shardwright.cli import app
 from shardwright.requests.imported_run import ImportedRun
-from simulator.training_run.reading.complete import complete_run
+from shardwright.runs.complete import complete_run
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.training_run import TrainingRun
 
 

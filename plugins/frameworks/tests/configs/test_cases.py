@@ -16,9 +16,9 @@ from shardwright.requests.imported_run import MODEL_FIGURES, ImportedRun, import
 CASES = Path(__file__).parent / "cases"
 KEYS = (
     "framework", "device", "devices", "nodes", "devices_per_node", "tp", "pp", "vpp", "cp", "ep",
-    "dp", "zero_stage", "micro_batch", "global_batch", "gradient_accumulation", "seq_len",
-    "precision", "recompute", "sequence_parallel", "distributed_optimizer", "optimizer", "schedule",
-    "optimizer_offload", "flash_attention",
+    "dp", "dp_replicate", "zero_stage", "micro_batch", "global_batch", "gradient_accumulation",
+    "seq_len", "precision", "recompute", "sequence_parallel", "distributed_optimizer", "optimizer",
+    "schedule", "optimizer_offload", "flash_attention",
 )  # fmt: skip
 NAMES = sorted(folder.name for folder in CASES.iterdir())
 

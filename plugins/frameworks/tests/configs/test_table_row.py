@@ -32,3 +32,9 @@ def test_the_framework_of_a_row(
 ) -> None:
     run = ImportedRun(framework=framework, zero_stage=zero_stage, files=files)
     assert row_of_import(run).framework == stack
+
+
+def test_hybrid_sharding_is_in_the_row() -> None:
+    run = ImportedRun(framework="torchtitan", dp=8, dp_replicate=2, zero_stage=3)
+    assert (row_of_import(run).dp, row_of_import(run).dp_replicate) == (8, 2)
+    assert row_of_import(ImportedRun(dp=8)).dp_replicate is None

@@ -122,6 +122,22 @@ def test_axes_that_a_target_lacks_become_replicas() -> None:
         TARGETS["hf-trainer"].export(many)
 
 
+def test_hybrid_sharding_is_written_or_is_a_gap() -> None:
+    """dp 8 in 2 groups of 4: of torchtitan both degrees, of Megatron-LM the number of optimizers;
+    other targets, and Megatron-FSDP, shard over all eight."""
+    name = "llama-3.1-8b"
+    plan = planned(name, "torchtitan", dp=8, dp_replicate=2, zero_stage=3)
+    table = tomllib.loads(files_of(plan, "torchtitan")["train.toml"])["parallelism"]
+    assert table["data_parallel_replicate_degree"] == 2
+    assert table["data_parallel_shard_degree"] == 4
+    optimizers = planned(name, "megatron-core", dp=8, dp_replicate=2, zero_stage=1)
+    assert "--num-distributed-optimizer-instances 2" in " ".join(flags(optimizers))
+    for other, target in ((plan, "accelerate"), (plan, "megatron"), (optimizers, "nanotron")):
+        gaps = {gap.option: gap for gap in TARGETS[target].export(other).unexpressed}
+        assert gaps["dp_replicate"].planned == "dp_replicate 2"
+        assert gaps["dp_replicate"].change == {"dp_replicate": 1}
+
+
 def test_torchtitan_stages_and_schedule() -> None:
     plan = planned("llama-3.1-8b", "torch", pp=4, dp=2, vpp=2, schedule="v-half", global_batch=32)
     found = files_of(plan, "torchtitan")

@@ -11,7 +11,7 @@ from profiles.document import read_document
 from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
 
-KNOWN_MODELS = Path(__file__).parents[1] / "data" / "published" / "known_models.toml"
+KNOWN_MODELS = Path(__file__).parents[2] / "profiles" / "data" / "published" / "known_models.toml"
 KNOWN_MODELS_SCHEMA = "shardwright/known-models@1"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from profiles.document import read_document
 from profiles.model.loaders import model_named
 
-WHOLE_RUNS = Path(__file__).parents[1] / "data" / "published" / "whole_runs.toml"
+WHOLE_RUNS = Path(__file__).parents[2] / "profiles" / "data" / "published" / "whole_runs.toml"
 WHOLE_RUNS_SCHEMA = "shardwright/whole-runs@1"
 
 

@@ -26,10 +26,10 @@ from profiles.csv_table import (
 )
 from profiles.document import encode, read_document
 from profiles.errors import DocumentError, UnknownNameError
-from profiles.published.run import MEASURED_COLUMNS, RUN_COLUMNS, PublishedRun
+from shardwright.runs.run import MEASURED_COLUMNS, RUN_COLUMNS, PublishedRun
 
 FAILED_COLUMNS = ("model", "nodes", "micro_batch", "grad_accum", "dp", "pp", "tp", "zero_stage")
-ARCHITECTURES = Path(__file__).parents[1] / "data" / "published" / "architectures.toml"
+ARCHITECTURES = Path(__file__).parents[2] / "profiles" / "data" / "published" / "architectures.toml"
 ARCHITECTURES_SCHEMA = "shardwright/architectures@1"
 
 

@@ -9,7 +9,7 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_device, node_design
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.device_variant import variant_of
-from profiles.published.run import PublishedRun
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 
 _GIB = 2**30

@@ -16,12 +16,12 @@ from typing import Any
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.published.run import PublishedRun
+from shardwright.runs.complete_layout import LONG_SEQUENCE
+from shardwright.runs.framework_candidates import framework_candidates
+from shardwright.runs.run import PublishedRun
+from shardwright.runs.usual_answers import complete_as_usual
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework, memory_of
-from simulator.training_run.reading.complete_layout import LONG_SEQUENCE
-from simulator.training_run.reading.framework_candidates import framework_candidates
-from simulator.training_run.reading.usual_answers import complete_as_usual
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 from simulator.training_run.step.features import features

@@ -9,9 +9,9 @@ from typing import Any
 
 from profiles.document import read_document
 from profiles.errors import InputError
-from profiles.published.run import PublishedRun
+from shardwright.runs.run import PublishedRun
 
-RECIPES = Path(__file__).parents[1] / "data" / "published" / "recipes.toml"
+RECIPES = Path(__file__).parents[2] / "profiles" / "data" / "published" / "recipes.toml"
 RECIPES_SCHEMA = "shardwright/recipes@1"
 
 
@@ -26,7 +26,7 @@ _TAKEN = (
 class Recipe:
     """Settings of a public recipe for a well-known model on some numbers of devices.
 
-    model       name of a known model (profiles.published.known_models)
+    model       name of a known model (shardwright.runs.known_models)
     device      name in the catalogue
     sequences_per_device   global batch / devices; may be below 1
     recompute, precision, inter_node_link, schedule   as in `PublishedRun`

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass
 
 from profiles.hardware.catalogue.device import Device
-from profiles.published.run import PublishedRun
+from shardwright.runs.complete_words import PRECISIONS, is_mlperf
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.framework.framework import (
     fork_of,
     framework_of,
@@ -19,7 +20,6 @@ from simulator.training_run.framework.framework import (
     load_framework,
 )
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
-from simulator.training_run.reading.complete_words import PRECISIONS, is_mlperf
 
 # A framework of 2023 or later that nobody here knows.
 UNKNOWN = "unknown-2023"

@@ -13,24 +13,24 @@ from dataclasses import replace
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.node_network import NodeNetwork
 from profiles.model.figures.transformer import Transformer
-from profiles.published.known_models import KnownModel, known_model
-from profiles.published.recipes import fill_from_recipe
-from profiles.published.run import PublishedRun
-from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.reading.complete_layout import complete_layout, node_devices_of
-from simulator.training_run.reading.complete_model import complete_model
-from simulator.training_run.reading.complete_words import (
+from shardwright.runs.complete_layout import complete_layout, node_devices_of
+from shardwright.runs.complete_model import complete_model
+from shardwright.runs.complete_words import (
     memory_kind_of,
     precision_of,
     recompute_of,
     schedule_of,
     vpp_of,
 )
-from simulator.training_run.reading.described_row import DescribedRow
-from simulator.training_run.reading.device_text import device_of
-from simulator.training_run.reading.framework_candidates import stack_of
-from simulator.training_run.reading.idle_options import refuse_idle_options
-from simulator.training_run.reading.network_text import network_of
+from shardwright.runs.described_row import DescribedRow
+from shardwright.runs.device_text import device_of
+from shardwright.runs.framework_candidates import stack_of
+from shardwright.runs.idle_options import refuse_idle_options
+from shardwright.runs.known_models import KnownModel, known_model
+from shardwright.runs.network_text import network_of
+from shardwright.runs.recipes import fill_from_recipe
+from shardwright.runs.run import PublishedRun
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import USUAL_LORA_RANK, TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 from simulator.values.degrees import AXIS_ORDERS, Degrees
@@ -86,7 +86,11 @@ def _completed(run: PublishedRun) -> TrainingRun:
         id=run.id,
         model=model,
         device=device.name,
-        degrees=replace(degrees, axis_order=run.order or degrees.axis_order),
+        degrees=replace(
+            degrees,
+            axis_order=run.order or degrees.axis_order,
+            dp_replicate=run.dp_replicate or 1,
+        ),
         node_devices=node_devices,
         network=network,
         sequence_parallel=sequence_parallel,

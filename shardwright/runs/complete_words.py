@@ -7,9 +7,9 @@ import math
 import re
 
 from profiles.errors import InputError
-from profiles.published.run import PublishedRun
+from shardwright.runs.described_row import DescribedRow
+from shardwright.runs.run import PublishedRun
 from simulator.schedules.schedule import pipeline_names, schedule_kind
-from simulator.training_run.reading.described_row import DescribedRow
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 
 _PRECISION_WORDS = {

@@ -1,7 +1,7 @@
 """`PublishedRun`: the published description of a training run, without its measurements.
 
 Predictions use only these values. Measured columns are skipped while reading, and so are notes,
-which may contain results (`profiles.published.run_table` reads the measurements). A value that the
+which may contain results (`shardwright.runs.run_table` reads the measurements). A value that the
 source does not state is None or "".
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 # The project's own table of published runs (profiles/data/published/README.md).
-FIGURES = Path(__file__).parents[1] / "data" / "published" / "figures.csv"
+FIGURES = Path(__file__).parents[2] / "profiles" / "data" / "published" / "figures.csv"
 
 # Columns of a table of runs that predictions must not use.
 MEASURED_COLUMNS = (
@@ -48,8 +48,8 @@ class PublishedRun:
     document_length         mean length of a token's document; tokens attend within it only
     pipeline_layout         Megatron's text for the virtual stages (`Et*3|(tt|)*29m|L`)
     optimizer_offload, activation_offload   states in host memory; share of activations there
-    reduce, compress, local_steps, local_workers, wide_layers, order   as the options of
-                            `plan --stack`
+    reduce, compress, local_steps, local_workers, wide_layers, order, dp_replicate   as the options
+                            of `plan --stack`
     peak_memory_kind        in the source's words: `allocated` by tensors, `reserved` by the
                             allocator, or shown by the device
     faults                  messages about unreadable cells (only with `lenient`)
@@ -111,6 +111,7 @@ class PublishedRun:
     local_workers: int | None = None
     wide_layers: int | None = None
     order: str = ""
+    dp_replicate: int | None = None
     peak_memory_kind: str = ""
     faults: tuple[str, ...] = ()
     ran: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
-from profiles.published.run import PublishedRun
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 
 

@@ -19,9 +19,9 @@ from profiles.errors import InputError
 from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
-from profiles.published.known_models import KnownModel, known_model
-from profiles.published.run import PublishedRun
-from simulator.training_run.reading.described_row import DescribedRow
+from shardwright.runs.described_row import DescribedRow
+from shardwright.runs.known_models import KnownModel, known_model
+from shardwright.runs.run import PublishedRun
 from simulator.values.degrees import Degrees
 
 CATALOG = "catalog:"

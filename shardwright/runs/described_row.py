@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from profiles.hardware.catalogue.device import Device
-from profiles.published.run import PublishedRun
+from shardwright.runs.run import PublishedRun
 from simulator.training_run.framework.framework import Framework
 
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Tables of runs and of modules: settings and, apart from them, measurements."""
