@@ -244,14 +244,23 @@ def test_products_of_every_sample_with_every_other_are_exact() -> None:
     assert traced.at(16).forward_flop == 2 * (2 * 16 * 8 * 16) + 2 * 16 * 16 * 16
 
 
-def test_decoder_layers_that_are_skipped_are_those_of_a_whole_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "depths"),
+    [
+        ("t5", ("num_layers", "num_decoder_layers")),
+        ("whisper", ("encoder_layers", "decoder_layers")),
+    ],
+)
+def test_decoder_layers_that_are_skipped_are_those_of_a_whole_trace(
+    name: str, depths: tuple[str, str], tmp_path: Path
+) -> None:
     """Of four layers none is skipped: the last differs, the first to make the encoder's gradient.
-    A bias that layers hand on as it was given is no tensor between blocks in either."""
+    A bias that layers hand on as it was given is no tensor between blocks in either. Whisper's
+    layers pass on the memory order of its convolutions, transposed."""
     kinds = {}
     for layers in (4, 8):
-        config = {**CONFIGS["t5"], "num_layers": layers, "num_decoder_layers": layers}
-        path = tmp_path / f"t5-{layers}.json"
-        path.write_text(json.dumps(config))
+        path = tmp_path / f"{name}-{layers}.json"
+        path.write_text(json.dumps({**CONFIGS[name], **dict.fromkeys(depths, layers)}))
         graph = traced_as(str(path), length=SEQUENCE)
         kinds[layers] = [kind.kind for kind in graph.kinds]
         assert len(graph.chain) > 2 * layers

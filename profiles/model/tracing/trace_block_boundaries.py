@@ -139,7 +139,7 @@ class Output:
             if isinstance(leaf, Tensor) and id(leaf) in positions:
                 self.leaves.append(("input", positions[id(leaf)]))
             elif isinstance(leaf, Tensor):
-                self.leaves.append(("new", _spec(leaf), leaf.requires_grad))
+                self.leaves.append(("new", _layout(leaf), leaf.requires_grad))
             else:
                 self.leaves.append(("plain", leaf))
 
@@ -171,16 +171,26 @@ class Output:
 
 
 class _Stub(torch.autograd.Function):
-    """Tensors of given shapes in place of a skipped block, with gradients of the right shapes."""
+    """Tensors of given shapes and strides in place of a skipped block, with contiguous gradients
+    of the right shapes."""
 
     @staticmethod
-    def forward(ctx: Any, specs: Any, *inputs: Tensor) -> Any:
+    def forward(ctx: Any, layouts: Any, *inputs: Tensor) -> Any:
         ctx.inputs = [(x.shape, x.dtype, x.device) for x in inputs]
-        return tuple(torch.empty(shape, dtype=dtype) for shape, dtype, _ in specs)
+        return tuple(torch.empty_strided(*sizes, dtype=dtype) for *sizes, dtype in layouts)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         return (None, *(torch.empty(s, dtype=t, device=d) for s, t, d in ctx.inputs))
+
+
+def _layout(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+    """Shape, strides and dtype of a new tensor like `x`; its dimensions lie in memory in the same
+    order, without gaps."""
+    strides, size = [0] * x.dim(), 1
+    for dim in sorted(range(x.dim()), key=lambda d: (x.stride(d), -d)):
+        strides[dim], size = size, size * x.shape[dim]
+    return tuple(x.shape), tuple(strides), x.dtype
 
 
 def _spec(x: Any) -> Any:
