@@ -118,7 +118,8 @@ def layout_title(run: TrainingRun) -> str:
     """`tp4 cp2 pp8 dp16, interleaved x4, micro-batch 1, ZeRO 1, recompute selective`."""
     parts = [plan_title(run)]
     if run.recompute != "none":
-        some = f" ({run.recompute_layers} layers per stage)" if run.recompute_layers else ""
+        layers = "layer" if run.recompute_layers == 1 else "layers"
+        some = f" ({run.recompute_layers} {layers} per stage)" if run.recompute_layers else ""
         parts.append(f"recompute {run.recompute}{some}")
     parts += _beside_the_axes(run)
     return ", ".join(parts)

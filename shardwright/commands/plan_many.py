@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.batch.sweep import Question
@@ -16,7 +16,7 @@ from shardwright.options.option import SweepKey, options_of
 from shardwright.options.plan_options import PlanOptions
 from shardwright.options.read_text import names
 from shardwright.requests.named_model import import_from_here
-from shardwright.requests.plan_request import AnswerOutput
+from shardwright.requests.plan_request import AnswerOutput, plan_batch
 from shardwright.requests.price_request import notes_of_many
 from shardwright.requests.questions import listed_questions, read_questions
 from shardwright.sweeps.best_rows import need_sort
@@ -69,18 +69,27 @@ def plan_many(
         _need_file_only(path, options)
         _run(read_questions(path, local=asked.local), options, asked)
         return
-    if not options.model or not options.on or options.global_batch is None:
-        raise InputError("give MODEL, --on and --global-batch, or --questions FILE")
-    found = listed_questions(
-        [options],
-        models=names(options.model, "MODEL"),
-        clusters=names(options.on, "--on"),
-        global_batches=(options.global_batch,),
-        sequence_lengths=(options.seq,),
-        prices=names(options.price, "--price"),
-        local=asked.local,
-    )
-    _run(found, options, asked)
+    if not options.model or not options.on:
+        raise InputError("give MODEL and --on, or --questions FILE")
+    found: list[Question] = []
+    for model in names(options.model, "MODEL"):
+        batch, assumed = options.global_batch, tuple[str, ...]()
+        if batch is None:
+            usual = plan_batch(model, options.seq, adapters=bool(options.lora))
+            batch, assumed = usual.sequences, (usual.words,)
+        found += [
+            replace(question, assumed=(*assumed, *question.assumed))
+            for question in listed_questions(
+                [options],
+                models=(model,),
+                clusters=names(options.on, "--on"),
+                global_batches=(batch,),
+                sequence_lengths=(options.seq,),
+                prices=names(options.price, "--price"),
+                local=asked.local,
+            )
+        ]
+    _run(tuple(found), options, asked)
 
 
 def _need_file_only(path: Path, options: PlanOptions) -> None:

@@ -34,11 +34,11 @@ def branch_rows(plan: Plan, prediction: Prediction) -> tuple[tuple[str, str, str
 
 
 def stages_line(plan: Plan) -> str:
-    """How many blocks each stage holds, and what is recomputed."""
-    counts = " ".join(str(stage.num_blocks) for stage in plan.stages)
+    """Number of blocks of each stage, and what is recomputed: `2 + 1 blocks; recompute: none 3`."""
+    counts = " + ".join(str(stage.num_blocks) for stage in plan.stages)
     kinds = Counter(kind.value for stage in plan.stages for kind in stage.recompute)
     again = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
-    return f"{counts} blocks; recompute: {again} blocks"
+    return f"{counts} blocks; recompute: {again}"
 
 
 def blocks_text(entries: tuple[str, ...]) -> str:

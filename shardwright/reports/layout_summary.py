@@ -110,14 +110,13 @@ def _proof(answer: LayoutFile, others: Sequence[LayoutFile]) -> str:
 def _cost(answer: LayoutFile, price_notes: Sequence[str]) -> RenderableType:
     """Dollars and energy of a million tokens that a long run keeps, failures included."""
     chosen = answer.chosen
-    said = []
-    if chosen is not None and chosen.usd_delivered is not None:
-        said.append(f"{format_interval(chosen.usd_delivered, format_usd)} per M tokens")
-    if chosen is not None and chosen.kwh_delivered is not None:
-        said.append(f"{format_interval(chosen.kwh_delivered, '{:.3g}'.format)} kWh per M tokens")
-    if chosen is not None and chosen.usd_delivered is None:
-        return labelled("Cost    ", *price_notes[:1], *said)
-    return one_line("Cost    ", *said)
+    usd, kwh = (None, None) if chosen is None else (chosen.usd_delivered, chosen.kwh_delivered)
+    said = [] if usd is None else [format_interval(usd, format_usd)]
+    said += [] if kwh is None else [f"{format_interval(kwh, '{:.3g}'.format)} kWh"]
+    words = f"{', '.join(said)} per M tokens, failures included" if said else ""
+    if usd is None:
+        return labelled("Cost    ", *price_notes[:1], words)
+    return one_line("Cost    ", words)
 
 
 def _faster(answer: LayoutFile, other: LayoutFile) -> float | None:
@@ -159,7 +158,7 @@ def _percent(probability: float) -> str:
 def _runners_up(answer: LayoutFile) -> list[tuple[str, ...]]:
     return [
         (
-            f"{layout_title(each.run)}: {format_time(each.prediction.step_time_s.value)}",
+            f"{format_time(each.prediction.step_time_s.value)}: {layout_title(each.run)}",
             each.why_not_first,
         )
         for each in answer.alternatives[:_RUNNERS_UP]

@@ -15,14 +15,15 @@ WIDTH = 100
 
 def one_line(label: str, *parts: str, style: str = "", bold: bool = False) -> Text:
     """The label and its parts, in the order of their importance: parts that do not fit are left
-    out, and a first part that does not fit is cut."""
+    out, and a first part that does not fit is cut after a whole phrase or number."""
     line = ""
     for part in filter(None, parts):
         room = WIDTH - len(label) - len(line) - (len(GAP) if line else 0)
         if len(part) <= room:
             line += (GAP if line else "") + part
         elif not line:
-            line = part[: room - 3].rstrip() + "..."
+            whole = re.match(r".+(?=[,;] | \[)", part[: room - 3])
+            line = (whole.group() if whole else part[: room - 4].rstrip()) + " ..."
     return Text.assemble((label, "bold" if bold else style), (line, style))
 
 

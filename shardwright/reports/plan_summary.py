@@ -55,7 +55,7 @@ def plan_summary(answer: PlanFile, price_notes: Sequence[str] = ()) -> Renderabl
     for number, other in enumerate(answer.alternatives[:_RUNNERS_UP]):
         label = " " * _LABEL if number else "Next    "
         step = format_time(other.step_time_s)
-        lines.append(one_line(label, f"{plan_title(other.plan)}: {step}", other.why_not_first))
+        lines.append(one_line(label, f"{step}: {plan_title(other.plan)}", other.why_not_first))
     old = [each.split(" on 20")[0] for each in price_notes if prediction.price_usd_per_hour]
     assumed = [*old, *answer.assumptions]
     if assumed:

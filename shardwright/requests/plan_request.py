@@ -9,7 +9,7 @@ from pathlib import Path
 from planner.axes import Axes
 from planner.run_option import RequestedOptions
 from planner.tolerances import DEFAULT_TIME_LIMIT_S
-from profiles.errors import InputError
+from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
@@ -19,6 +19,7 @@ from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import resolve_model
 from profiles.model.training_precision import training_precision
 from shardwright.options.plan_options import PlanOptions
+from shardwright.requests.executor_layouts import trace_blocks
 from shardwright.requests.named_model import described_of, import_from_here, sample_of
 from shardwright.requests.plan_choices import (
     ANY_STACK,
@@ -76,7 +77,7 @@ def plan_request(options: PlanOptions, *, profile: Path, today: str) -> PlanRequ
     axes, choices = axes_of_options(options), requested_options(named)
     batch, assumed = options.global_batch, tuple[str, ...]()
     if batch is None:
-        usual = _usual_batch(options)
+        usual = plan_batch(options.model, options.seq, adapters=bool(options.lora))
         batch, assumed = usual.sequences, (usual.words,)
     offers = None if options.prices is None else offers_with(options.prices)
     cluster = get_cluster(options.on, local=profile)
@@ -98,16 +99,23 @@ def plan_request(options: PlanOptions, *, profile: Path, today: str) -> PlanRequ
     )
 
 
-def _usual_batch(options: PlanOptions) -> UsualBatch:
-    """The batch of a model whose samples are sequences of tokens; raises InputError for others."""
-    model, seq = options.model, options.seq
-    if resolve_model(model).factory or sample_of(model, seq).counted_in != "tokens":
+def plan_batch(model: str, seq: int | None, *, adapters: bool = False) -> UsualBatch:
+    """The usual batch of a model whose samples are sequences of tokens.
+
+    Raises InputError for others; ModelError and TraceError if the model cannot be built.
+    """
+    if resolve_model(model).factory or (sample := sample_of(model, seq)).counted_in != "tokens":
         raise InputError(
-            f"give --global-batch: {model} has no published batch of tokens to take as default"
+            f"give --global-batch, the samples of a step: {model} has no published batch of tokens "
+            "to take as default"
         )
-    described = described_of(model, seq)
-    length = described.sample.sequence_length
-    return usual_batch(model, described.figures, length, adapters=bool(options.lora))
+    length = sample.sequence_length
+    try:
+        parameters: float = described_of(model, seq).figures.parameters
+    except (InputError, TraceError):  # not a transformer: planned block by block
+        work = Workload(global_batch=1, sequence_length=length)
+        parameters = trace_blocks(model, work).at(2).full_parameter_count
+    return usual_batch(model, parameters, length, adapters=adapters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from profiles.model.figures.transformer import Transformer
 from profiles.units import format_count
 from shardwright.runs.whole_run import whole_run
 
@@ -28,7 +27,7 @@ class UsualBatch:
     words: str
 
 
-def usual_batch(model: str, figures: Transformer, seq_len: int, *, adapters: bool) -> UsualBatch:
+def usual_batch(model: str, parameters: float, seq_len: int, *, adapters: bool) -> UsualBatch:
     """The batch of the model's own published run; without one, of published runs of its size.
 
     adapters  only adapters are trained (LoRA)
@@ -40,9 +39,7 @@ def usual_batch(model: str, figures: Transformer, seq_len: int, *, adapters: boo
             "--global-batch)",
         )
     published = whole_run(model)
-    tokens, source = next(
-        (tokens, source) for below, tokens, source in _RULE if figures.parameters < below
-    )
+    tokens, source = next((tokens, source) for below, tokens, source in _RULE if parameters < below)
     if published is not None and published.batch_tokens:
         tokens, source = published.batch_tokens, f"{published.name}, {published.source}"
     sequences = max(1, tokens // seq_len)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from dataclasses import fields
-from pathlib import Path
 
 from planner.axes import Axes
 from shardwright.options.option import SweepKey, options_of
 from shardwright.options.plan_options import PlanOptions
-from tests.architecture.test_imports import ROOT, modules
+from tests.architecture.sources import Source, shipped, source_names
 
+_OPTIONAL_TUPLE = re.compile(r"tuple\[.*\| None", re.DOTALL)
 AXES = {"tp", "pp", "dp", "vpp", "zero", "micro_batch", "schedule", "recompute"}
 HOLDERS = ["planner/axes.py: Axes", "shardwright/options/plan_options.py: PlanOptions"]
 """The value of both searches, and the declaration of its flags (one per axis, see below)."""
@@ -33,43 +33,22 @@ ALSO_DRAWN = {
 }
 
 
-def holders(path: str, source: str) -> list[str]:
+def holders(path: str, source: Source) -> list[str]:
     """Classes with every axis as a field of an optional tuple."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ClassDef):
-            fields = {
-                ast.unparse(each.target)
-                for each in node.body
-                if isinstance(each, ast.AnnAssign)
-                and ast.unparse(each.annotation).startswith("tuple[")
-                and ast.unparse(each.annotation).endswith("| None")
-            }
-            if fields >= AXES:
-                found.append(f"{path}: {node.name}")
-    return found
+    return [
+        f"{path}: {each.name}"
+        for each in source.classes
+        if {name for name, text in each.fields.items() if _OPTIONAL_TUPLE.fullmatch(text)} >= AXES
+    ]
 
 
-def drawn(path: str, source: str) -> set[str]:
+def drawn(path: str, source: Source) -> set[str]:
     """Names of DRAWN that a file mentions."""
-    names = {
-        name
-        for node in ast.walk(ast.parse(source))
-        for name in (getattr(node, "id", ""), getattr(node, "attr", ""), getattr(node, "name", ""))
-    }
-    return {f"{path}: {name}" for name in names & set(DRAWN)}
-
-
-def sources() -> list[tuple[str, str]]:
-    return [(_name(path), path.read_text(encoding="utf-8")) for path in modules()]
-
-
-def _name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+    return {f"{path}: {name}" for name in source.mentioned & set(DRAWN)}
 
 
 def test_one_class_holds_the_axes() -> None:
-    assert [each for path, source in sources() for each in holders(path, source)] == HOLDERS
+    assert [each for path, source in shipped() for each in holders(path, source)] == HOLDERS
 
 
 def test_each_axis_is_declared_as_an_option_of_the_same_type() -> None:
@@ -80,15 +59,13 @@ def test_each_axis_is_declared_as_an_option_of_the_same_type() -> None:
 
 
 def test_one_file_enumerates() -> None:
-    found = {each for path, source in sources() for each in drawn(path, source)}
+    found = {each for path, source in shipped() for each in drawn(path, source)}
     expected = {f"{ENUMERATOR}: {name}" for name in ("divisors", "zero_stages_at")}
     assert found == expected | set(ALSO_DRAWN)
 
 
 def test_the_checks_see_a_second_class_and_a_second_enumeration() -> None:
     body = "\n".join(f"    {axis}: tuple[int, ...] | None = None" for axis in sorted(AXES))
-    assert holders("a.py", f"class Space:\n{body}") == ["a.py: Space"]
-    assert drawn("a.py", "for tp in divisors(8): rules.zero_stages_at(1)") == {
-        "a.py: divisors",
-        "a.py: zero_stages_at",
-    }
+    assert holders("a.py", source_names(f"class Space:\n{body}")) == ["a.py: Space"]
+    found = drawn("a.py", source_names("for tp in divisors(8): rules.zero_stages_at(1)"))
+    assert found == {"a.py: divisors", "a.py: zero_stages_at"}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
+import pytest
 
-from tests.architecture.test_imports import ROOT, modules
+from tests.architecture.sources import Source, shipped, source_names
 
 # Classes that have a field `tp` of their own, and why.
 DEFINED = {
@@ -27,31 +27,28 @@ DEFINED = {
 }
 
 
-def definitions(path: str, source: str) -> list[str]:
+def definitions(path: str, source: Source) -> list[str]:
     """Classes with a field or property `tp`."""
     return [
-        f"{path}: {node.name}"
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ClassDef) and any(_is_tp(each) for each in node.body)
+        f"{path}: {each.name}"
+        for each in source.classes
+        if "tp" in each.fields or "tp" in each.methods
     ]
-
-
-def _is_tp(node: ast.stmt) -> bool:
-    if isinstance(node, ast.AnnAssign):
-        return isinstance(node.target, ast.Name) and node.target.id == "tp"
-    return isinstance(node, ast.FunctionDef) and node.name == "tp"
 
 
 def test_nothing_else_defines_a_field_tp() -> None:
-    found = [
-        each
-        for path in modules()
-        for each in definitions(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
-    ]
+    found = [each for path, source in shipped() for each in definitions(path, source)]
     assert sorted(found) == sorted(DEFINED)
 
 
-def test_the_check_sees_a_field_and_a_property() -> None:
-    assert definitions("a.py", "class A:\n    tp: int = 1") == ["a.py: A"]
-    assert definitions("a.py", "class A:\n    @property\n    def tp(self): ...") == ["a.py: A"]
-    assert definitions("a.py", "class A:\n    degrees: Degrees\n\n    def f(self): tp: int") == []
+@pytest.mark.parametrize(
+    ("body", "seen"),
+    [
+        ("tp: int = 1", True),
+        ("@property\n    def tp(self): ...", True),
+        ("degrees: Degrees\n\n    def f(self): tp: int", False),
+    ],
+)
+def test_the_check_sees_a_field_and_a_property(body: str, seen: bool) -> None:
+    found = definitions("a.py", source_names(f"class A:\n    {body}"))
+    assert found == (["a.py: A"] if seen else [])

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
+from tests.architecture.sources import PACKAGES, ROOT, modules, source_names
+from tests.fresh import python
+
 MAY_IMPORT = {
     "profiles": {"profiles"},
     "simulator": {"profiles", "simulator"},
@@ -44,20 +41,9 @@ HEAVY = {
 }
 
 
-def modules() -> list[Path]:
-    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-
-
-@functools.cache
 def imported_names(source: str) -> tuple[str, ...]:
     """Every module that the source imports, anywhere in it."""
-    names = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            names.append(node.module)
-    return tuple(names)
+    return tuple(source_names(source).imports)
 
 
 def direction_faults(path: str, source: str) -> list[str]:
@@ -104,52 +90,36 @@ def test_module_names_say_something() -> None:
     assert [str(path) for path in modules() if path.name in bad] == []
 
 
-def loaded_after(statement: str) -> set[str]:
-    """Top-level modules in memory after a fresh interpreter ran the statement."""
-    names = "{m.split('.')[0] for m in sys.modules}"
-    code = f"{statement}\nimport sys\nprint(' '.join(sorted({names})))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    return set(done.stdout.split("\n")[-2].split())
-
-
 @pytest.mark.parametrize(
-    ("statement", "absent"),
+    "steps",
     [
-        ("import shardwright", {"torch", "numpy", "ortools", "transformers", "matplotlib"}),
+        # What is imported stays: a later statement may load more than an earlier one.
         (
-            "import shardwright.cli",
-            {"torch", "numpy", "scipy", "ortools", "transformers", "matplotlib", "networkx"},
+            ("shardwright", {"torch", "numpy", "ortools", "transformers", "matplotlib"}),
+            ("shardwright.cli", {"torch", "numpy", "scipy", "transformers", "networkx"}),
+            (
+                "profiles.model.loaders, profiles.model.tracing.traced, simulator.traced.predict",
+                {"torch", "transformers", "ortools", "matplotlib"},
+            ),
+            ("planner.search.search", {"torch", "transformers", "matplotlib", "executor"}),
         ),
         (
-            "import profiles.model.loaders, profiles.model.tracing.traced",
-            {"torch", "transformers", "ortools", "matplotlib"},
-        ),
-        ("import simulator.traced.predict", {"torch", "transformers", "ortools", "matplotlib"}),
-        ("import planner.search.search", {"torch", "transformers", "matplotlib", "executor"}),
-        (
-            "import executor.train, executor.launch, profiles.hardware.probe.probe",
-            {"ortools", "transformers", "matplotlib", "planner", "typer"},
+            (
+                "executor.train, executor.launch, profiles.hardware.probe.probe",
+                {"ortools", "transformers", "matplotlib", "planner", "typer"},
+            ),
         ),
     ],
+    ids=["planner", "executor"],
 )
-def test_imports_that_must_not_happen(statement: str, absent: set[str]) -> None:
-    assert loaded_after(statement) & absent == set()
-
-
-def test_help_loads_few_modules() -> None:
-    """Start-up is counted in modules, not timed: typer and rich are about 400."""
-    code = (
-        "import sys\nsys.argv = ['shardwright', '--help']\n"
-        "from shardwright.cli import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print(len(sys.modules), file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert int(done.stderr.split()[-1]) < 600
+def test_imports_that_must_not_happen(
+    steps: tuple[tuple[str, set[str]], ...], tmp_path: Path
+) -> None:
+    loaded = "print(*{name.partition('.')[0] for name in sys.modules})"
+    code = "\n".join(f"import {statement}\n{loaded}" for statement, _ in steps)
+    lines = python(f"import sys\n{code}", tmp_path).splitlines()
+    for (statement, absent), line in zip(steps, lines, strict=True):
+        assert set(line.split()) & absent == set(), statement
 
 
 def test_what_measures_is_where_make_test_runs_it_alone() -> None:

@@ -5,50 +5,24 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
+from tests.architecture.sources import ROOT, shipped
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
 THE_ONE = "simulator/values/prediction.py: Prediction"
 MAKERS = {"simulator/step_prediction.py"}
 
 
-def _trees() -> list[tuple[str, ast.Module]]:
-    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    return [
-        (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8")))
-        for path in paths
-    ]
-
-
-def _holds_a_step(node: ast.ClassDef) -> bool:
-    return any(
-        isinstance(each, ast.AnnAssign)
-        and ast.unparse(each.target) == "step_time_s"
-        and ast.unparse(each.annotation).startswith("Interval")
-        for each in node.body
-    )
-
-
 def test_one_class_holds_the_prediction_of_a_step() -> None:
     found = {
-        f"{path}: {node.name}"
-        for path, tree in _trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and _holds_a_step(node)
+        f"{path}: {each.name}"
+        for path, source in shipped()
+        for each in source.classes
+        if each.fields.get("step_time_s", "").startswith("Interval")
     }
     assert found == {THE_ONE}
 
 
 def test_one_function_makes_predictions() -> None:
-    found = {
-        path
-        for path, tree in _trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Prediction"
-    }
-    assert found == MAKERS
+    assert {path for path, source in shipped() if "Prediction" in source.calls} == MAKERS
 
 
 def test_steps_have_two_files_of_fitted_coefficients() -> None:

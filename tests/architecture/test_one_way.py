@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-from collections import defaultdict
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("profiles", "simulator", "planner", "executor", "shardwright")
+from tests.architecture.sources import shipped
+
+_REASON = "_why_block_by_block"
 WAYS = "shardwright/requests/executor_layouts.py"
 CALLERS = {
     # A plan that is a layout is priced by the first, any other by the second.
@@ -56,42 +51,18 @@ DEFINED_ONCE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Files by what they import (`module.name`), by what they define, and by what they call."""
-
-    imports: dict[str, list[str]]
-    functions: dict[str, list[str]]
-    calls: dict[str, list[str]]
-
-
-@functools.cache
-def found() -> Found:
-    made = Found(defaultdict(list), defaultdict(list), defaultdict(list))
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            where = path.relative_to(ROOT).as_posix()
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom):
-                    for alias in node.names:
-                        for name in (alias.name, f"{node.module}.{alias.name}"):
-                            made.imports[name].append(where)
-                elif isinstance(node, ast.FunctionDef):
-                    made.functions[node.name].append(where)
-                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                    made.calls[node.func.id].append(where)
-    return made
-
-
 @pytest.mark.parametrize("name", CALLERS)
 def test_only_these_files_import_it(name: str) -> None:
-    assert tuple(dict.fromkeys(found().imports[name])) == CALLERS[name]
+    found = [path for path, source in shipped() if name in source.imported]
+    assert sorted(found) == sorted(CALLERS[name])
 
 
 @pytest.mark.parametrize("name", DEFINED_ONCE)
 def test_it_is_defined_once(name: str) -> None:
-    assert found().functions[name] == [DEFINED_ONCE[name]]
+    found = [path for path, source in shipped() for each in source.functions if each == name]
+    assert found == [DEFINED_ONCE[name]]
 
 
 def test_one_function_asks_why_a_question_is_of_blocks() -> None:
-    assert found().calls["_why_block_by_block"] == [WAYS]
+    calls = [path for path, source in shipped() for name in source.calls if name == _REASON]
+    assert calls == [WAYS]

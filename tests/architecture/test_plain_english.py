@@ -9,7 +9,6 @@ numbers, run `python -m tests.architecture.test_plain_english`.
 
 from __future__ import annotations
 
-import ast
 import io
 import re
 import tokenize
@@ -17,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture.test_imports import PACKAGES, ROOT
+from tests.architecture.sources import PACKAGES, ROOT, source_names
 
 CEILINGS = Path(__file__).with_name("plain_english_ceilings.txt")
 
@@ -32,12 +31,11 @@ NAMES = re.compile(
     r"_(asks?|asked|asker|asking|tells?|told|says?|said|shown|found|findings|meant|beside|stands?"
     r"|lies|lacks?|lacking|what|else|ground|far|ideals?)(?=_)"
 )
-DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def dialect(path: Path, source: str) -> list[tuple[int, str]]:
     """Line and text of every use of the dialect in a module."""
-    names = [(1, path.stem), *_names(source)]
+    names = [(1, path.stem), *source_names(source).defined]
     snake = re.compile(r"(?<=[a-z])(?=[A-Z])")
     uses = [each for each in names if NAMES.search(f"_{snake.sub('_', each[1]).lower()}_")]
     for start, text in _prose(source):
@@ -47,21 +45,11 @@ def dialect(path: Path, source: str) -> list[tuple[int, str]]:
     return sorted(uses)
 
 
-def _names(source: str) -> Iterator[tuple[int, str]]:
-    """Classes, functions and arguments."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.arg):
-            yield node.lineno, node.arg
-        elif isinstance(node, DEFINITIONS):
-            yield node.lineno, node.name
-
-
 def _prose(source: str) -> Iterator[tuple[int, str]]:
     """Docstrings, of fields too, and comments."""
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str(text))):
-                yield node.lineno, text
+    yield from source_names(source).texts
+    if not re.search(rf"#.*{PROSE.pattern}", source, re.IGNORECASE):
+        return  # no comment with a word of the dialect: need not be split into tokens
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string

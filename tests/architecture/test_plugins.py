@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-import subprocess
-import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from profiles.errors import InputError
-from shardwright.cli import PLUGIN_FOLDERS
+from shardwright.cli import COMMANDS, PLUGIN_FOLDERS
 from shardwright.plugins.plugin import GROUP, PUBLIC_MODULES, Hook, hook, plugins
-from tests.architecture.test_imports import ROOT, imported_names, modules
+from tests.architecture.sources import ROOT, modules, shipped
+from tests.fresh import run_in_turn
 
 
 def test_public_modules_exist() -> None:
@@ -24,41 +24,26 @@ def test_the_core_imports_no_plugin() -> None:
     """The package `shardwright` names functions of plug-ins under TYPE_CHECKING, for their types;
     the next test runs it without plug-ins."""
     importers = {
-        str(path.relative_to(ROOT))
-        for path in modules()
-        for name in imported_names(path.read_text(encoding="utf-8"))
+        path
+        for path, source in shipped()
+        for name in source.imports
         if name.startswith("shardwright_") or name.split(".")[0] == "evidence"
     }
     assert importers == {"shardwright/__init__.py"}
 
 
-def test_the_core_works_without_plugins() -> None:
-    """With no entry points the commands are those of the core."""
-    code = (
-        "import importlib.metadata\n"
-        "importlib.metadata.entry_points = lambda **_: ()\n"
-        "from shardwright.cli import COMMANDS, app\n"
-        "import typer\n"
-        "group = typer.main.get_command(app)\n"
-        "assert set(group.commands) == set(COMMANDS), group.commands\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
-@pytest.mark.parametrize(("command", "folder"), PLUGIN_FOLDERS.items())
-def test_a_command_that_is_not_installed_names_its_plugin(command: str, folder: str) -> None:
-    """Each folder provides its command; without it one line says what to install."""
-    assert tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
-    code = (
-        "import importlib.metadata, sys\n"
-        "importlib.metadata.entry_points = lambda **_: ()\n"
-        "from shardwright.cli import main\n"
-        f"sys.argv = ['shardwright', {command!r}]\n"
-        "main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert f"pip install ./{folder}`" in " ".join(done.stderr.split())
+def test_the_core_works_without_plugins(tmp_path: Path) -> None:
+    """With no entry points the commands are those of the core; for the command of a plug-in one
+    line says what to install, which provides it."""
+    commands = [("--help",), *((command,) for command in PLUGIN_FOLDERS)]
+    before = "import importlib.metadata\nimportlib.metadata.entry_points = lambda **_: ()"
+    core, *missing = run_in_turn(commands, tmp_path, before)
+    listed = {line.split()[1] for line in core.stdout.splitlines() if line.startswith("│ ")}
+    assert {each for each in listed if not each.startswith("-")} == set(COMMANDS)
+    for ran, folder in zip(missing, PLUGIN_FOLDERS.values(), strict=True):
+        assert tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))
+        assert ran.status == 2
+        assert f"pip install ./{folder}`" in " ".join(ran.stderr.split())
 
 
 def test_an_entry_point_that_is_no_plugin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,11 @@ names. Elsewhere each package has a ceiling, which may only fall:
 
 from __future__ import annotations
 
-import ast
 import re
 
-from tests.architecture.test_imports import ROOT, modules
+import pytest
+
+from tests.architecture.sources import Source, shipped, source_names
 
 _UNTYPED = re.compile(r"\b(dict|Mapping|MutableMapping)\[str, (Any|object)\]")
 _BORDERS = re.compile(
@@ -29,28 +30,17 @@ CEILINGS = {
 }
 
 
-def untyped(source: str) -> list[int]:
+def untyped(source: Source) -> list[int]:
     """Lines of the functions with such a type in their signature."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            arguments = node.args
-            each = [*arguments.args, *arguments.posonlyargs, *arguments.kwonlyargs]
-            types = [one.annotation for one in each if one.annotation] + [node.returns]
-            if any(_UNTYPED.search(ast.unparse(one)) for one in types if one is not None):
-                found.append(node.lineno)
-    return found
+    return [line for line, types in source.signatures if any(map(_UNTYPED.search, types))]
 
 
 def by_package() -> dict[str, list[str]]:
     """Places of such signatures outside of file borders."""
     found: dict[str, list[str]] = {package: [] for package in CEILINGS}
-    for path in modules():
-        name = path.relative_to(ROOT).as_posix()
-        package = name.split("/")[0]
-        if package in found and not _BORDERS.search(name):
-            lines = untyped(path.read_text(encoding="utf-8"))
-            found[package] += [f"{name}:{line}" for line in lines]
+    for name, source in shipped():
+        if not _BORDERS.search(name):
+            found[name.split("/")[0]] += [f"{name}:{line}" for line in untyped(source)]
     return found
 
 
@@ -59,10 +49,16 @@ def test_no_package_exceeds_its_ceiling() -> None:
         assert len(places) <= CEILINGS[package], "\n".join(places)
 
 
-def test_the_check_sees_parameters_and_results() -> None:
-    assert untyped("def f(x: dict[str, Any]) -> None: ...") == [1]
-    assert untyped("\ndef f() -> Mapping[str, object]: ...") == [2]
-    assert untyped("def f(x: dict[str, int]) -> None: ...") == []
+@pytest.mark.parametrize(
+    ("signature", "seen"),
+    [
+        ("f(x: dict[str, Any]) -> None", [1]),
+        ("f() -> Mapping[str, object]", [1]),
+        ("f(x: dict[str, int]) -> None", []),
+    ],
+)
+def test_the_check_sees_parameters_and_results(signature: str, seen: list[int]) -> None:
+    assert untyped(source_names(f"def {signature}: ...")) == seen
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from profiles.errors import InputError
 from profiles.extras import EXTRA_OF, need_package
 from profiles.model.loaders import need_to_build, resolve_model
+from tests.fresh import run_in_turn, without
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -71,49 +71,24 @@ def test_models_by_name_need_hf_and_factories_torch(monkeypatch: pytest.MonkeyPa
         need_to_build(resolve_model("llama-3.1-8b"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "request_text", "extra"),
-    [
-        (("fit", "llama-3.1-8b"), "tracing llama-3.1-8b needs torch", "hf"),
-        (("demo",), "`shardwright demo` needs torch", "hf"),
-        (("profile", "--quick"), "measuring this machine needs torch", "hf"),
-        (("predict", "--runs", "runs.csv", "--traced"), "--traced needs torch", "hf"),
-        (
-            (
-                *("plan", "llama-3.1-8b", "--on", "8xh100-sxm", "--global-batch", "64"),
-                *("--stack", "torch", "-o", "plan.json"),
-            ),
-            "tracing llama-3.1-8b needs torch",
-            "hf",
-        ),
-        (("ui",), "`shardwright ui` needs streamlit", "ui"),
-        (
-            (
-                *("plan", "llama-3.1-8b", "--on", "8xh100-sxm", "--global-batch", "64"),
-                *("--seq", "4096", "--figure", "page.pdf"),
-            ),
-            "the figure page.pdf needs matplotlib",
-            "plot",
-        ),
-    ],
-)
-def test_commands_name_the_missing_extra(
-    arguments: tuple[str, ...], request_text: str, extra: str, tmp_path: Path
-) -> None:
-    code = (
-        "import sys\n"
-        "for name in ('torch', 'matplotlib', 'streamlit'): sys.modules[name] = None\n"
-        f"sys.argv = ['shardwright', *{arguments!r}]\n"
-        "from shardwright.cli import main\nmain()\n"
-    )
-    path = ":".join(entry for entry in (str(ROOT), *sys.path) if entry)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": path, "HOME": str(tmp_path), "COLUMNS": "300"},
-    )
-    assert done.returncode == 2, done.stderr
-    command = f"pip install 'shardwright[{extra}]'"
-    assert done.stderr == f"error: {request_text}, which is missing: {command}\n"
+PLAN = ("plan", "llama-3.1-8b", "--on", "8xh100-sxm", "--global-batch", "64")
+MISSING = {
+    ("fit", "llama-3.1-8b"): ("tracing llama-3.1-8b needs torch", "hf"),
+    ("demo",): ("`shardwright demo` needs torch", "hf"),
+    ("profile", "--quick"): ("measuring this machine needs torch", "hf"),
+    ("predict", "--runs", "runs.csv", "--traced"): ("--traced needs torch", "hf"),
+    (*PLAN, "--stack", "torch", "-o", "plan.json"): ("tracing llama-3.1-8b needs torch", "hf"),
+    ("ui",): ("`shardwright ui` needs streamlit", "ui"),
+    (*PLAN, "--seq", "4096", "--figure", "page.pdf"): (
+        "the figure page.pdf needs matplotlib",
+        "plot",
+    ),
+}
+
+
+def test_commands_name_the_missing_extra(tmp_path: Path) -> None:
+    ran = run_in_turn(list(MISSING), tmp_path, without("torch", "matplotlib", "streamlit"))
+    assert [(each.status, each.stderr) for each in ran] == [
+        (2, f"error: {request}, which is missing: pip install 'shardwright[{extra}]'\n")
+        for request, extra in MISSING.values()
+    ]

@@ -7,6 +7,7 @@ import io
 from rich.console import Console
 
 from shardwright.reports.labelled import labelled
+from shardwright.reports.one_line import WIDTH, one_line
 
 
 def printed(width: int, label: str, *parts: str) -> list[str]:
@@ -29,3 +30,11 @@ def test_a_long_part_breaks_at_words_and_keeps_its_brackets() -> None:
         "Limit: memory of [rank] zero",
         "       is nearly full",
     ]
+
+
+def test_a_line_is_cut_after_a_whole_number() -> None:
+    words = f"{'x' * 70}, on-demand, 2026-05-25 to 2026-11-09 of all"
+    assert one_line("Price   ", words).plain == f"Price   {'x' * 70}, on-demand ..."
+    words = f"{'x' * 60}; this plan 1.96 M [1.39 M - 2.79 M]"
+    assert one_line("Known   ", words).plain == f"Known   {'x' * 60}; this plan 1.96 M ..."
+    assert len(one_line("Next    ", "y" * 200).plain) == WIDTH

@@ -52,6 +52,11 @@ def test_contradictions_are_named_together():
     assert "--nodes and --devices" in said
     assert "tokens are unknown and nothing limits them" in said
     assert "--minimise cost without --tokens" in said
+    # A limit that cannot be read is a limit.
+    for given in (replace(GIVEN, budget="5"), replace(GIVEN, deadline="60")):
+        with pytest.raises(InputError, match="has no unit") as told:
+            size_flags(given)
+        assert "tokens are unknown" not in str(told.value)
 
 
 def test_devices_and_ranges():

@@ -270,7 +270,7 @@ def test_a_file_of_questions_with_faults_in_it(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["plan", "a,b", "--on", "2xh100", "--global-batch", "8"], "name it with -o FOLDER/"),
-        (["plan", "a", "--workers", "2", "-o", "x"], "give MODEL, --on and --global-batch"),
+        (["plan", "a", "--workers", "2", "-o", "x"], "give MODEL and --on"),
         (["plan", "a", "--questions", "q.toml", "-o", "x"], "contains the requests"),
         (["plan", "--questions", "q.toml", "-o", "x"], "no such file"),
         ([*CLI, "-o", "x", "--sort", "stp"], "Did you mean 'step'?"),

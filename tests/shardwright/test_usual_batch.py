@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,7 @@ from profiles.errors import InputError
 from shardwright.options.plan_options import PlanOptions
 from shardwright.requests.named_model import described_of
 from shardwright.requests.places import local_profile
-from shardwright.requests.plan_request import plan_request
+from shardwright.requests.plan_request import plan_batch, plan_request
 from shardwright.requests.usual_batch import usual_batch
 from shardwright.runs.whole_run import whole_run, whole_runs
 
@@ -28,7 +30,7 @@ from shardwright.runs.whole_run import whole_run, whole_runs
 def test_a_batch_is_the_models_own_or_that_of_its_size(
     model: str, seq: int, sequences: int
 ) -> None:
-    found = usual_batch(model, described_of(model, seq).figures, seq, adapters=False)
+    found = usual_batch(model, described_of(model, seq).figures.parameters, seq, adapters=False)
     assert found.sequences == sequences
     assert f"{sequences:,} sequences a step" in found.words
     assert "arXiv" in found.words
@@ -50,6 +52,24 @@ def test_plan_takes_it_and_says_so() -> None:
 def test_models_without_tokens_need_a_batch(model: str) -> None:
     with pytest.raises(InputError, match="give --global-batch"):
         plan_request(PlanOptions(model=model, on="h100-sxm"), profile=local_profile(), today="")
+
+
+def test_a_model_without_figures_has_the_batch_of_its_size(tmp_path: Path) -> None:
+    config = {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "d_model": 64,
+        "d_ff": 128,
+        "d_kv": 16,
+        "num_layers": 2,
+        "num_heads": 4,
+        "vocab_size": 256,
+        "decoder_start_token_id": 0,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    found = plan_batch(str(path), 512)
+    assert found.sequences == 2**19 // 512  # below 1 B parameters
 
 
 def test_published_runs_are_of_shipped_models() -> None:

@@ -152,6 +152,13 @@ def test_carbon_by_hand() -> None:
 
 def test_regions_of_clouds_and_unknown_ones() -> None:
     assert grid_of("gcp:us-central1").kg_per_kwh.value == pytest.approx(0.430)
+    for said, code in {
+        "FR": "FRA",
+        "de": "DEU",
+        "US": "USA",
+        "aws us-east-1": "aws:us-east-1",
+    }.items():
+        assert grid_of(said).region == code
     assert grid_of("SE1").kg_per_kwh.value == pytest.approx(0.018)
     assert grid_of("world").kg_per_kwh.value == pytest.approx(0.475)
     with pytest.raises(UnknownNameError, match="Did you mean 'gcp:us-central1'"):

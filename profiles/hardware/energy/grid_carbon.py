@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,19 @@ from profiles.sourced import Sourced
 GRID_FILE = Path(__file__).parents[2] / "data" / "energy" / "grids.csv"
 WORLD = "world"
 """The default region."""
+# ISO 3166-1: two letters of a country, then its three. FI is a region itself.
+_CODES = dict(
+    re.findall(
+        r"(\w\w):(\w\w\w)",
+        """
+AE:ARE AR:ARG AU:AUS AT:AUT BE:BEL BG:BGR BR:BRA CA:CAN CH:CHE CL:CHL CN:CHN CO:COL CZ:CZE
+DE:DEU DK:DNK EG:EGY ES:ESP EE:EST FR:FRA GB:GBR GR:GRC HK:HKG HU:HUN ID:IDN IN:IND IE:IRL
+IS:ISL IL:ISR IT:ITA JP:JPN KZ:KAZ KE:KEN KR:KOR LU:LUX MA:MAR MX:MEX MY:MYS NG:NGA NL:NLD
+NO:NOR NZ:NZL PK:PAK PH:PHL PL:POL PT:PRT QA:QAT RO:ROU RU:RUS SA:SAU SG:SGP SE:SWE TH:THA
+TR:TUR TW:TWN UA:UKR US:USA VN:VNM ZA:ZAF
+""".lower(),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +64,14 @@ def grids() -> dict[str, Grid]:
 
 
 def grid_of(region: str) -> Grid:
-    """The grid of a region by its code or its name (`DEU`, `Germany`, `aws:us-east-1`).
+    """The grid of a region by its code or its name (`DEU`, `DE`, `Germany`, `aws us-east-1`).
 
     Raises UnknownNameError.
     """
     key = region.strip().lower()
-    if key in grids():
-        return grids()[key]
+    for code in (key, ":".join(key.split()), _CODES.get(key)):
+        if code in grids():
+            return grids()[code]
     for grid in grids().values():
         if ":" not in grid.region and grid.name.lower() == key:
             return grid

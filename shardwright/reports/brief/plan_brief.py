@@ -66,7 +66,7 @@ def plan_brief(planned: Planned, *, command: str = "", version: str = "") -> Bri
     """The report of an answer, also if nothing fits."""
     plans = [row for row in planned.rows if row.get("step_time_s") is not None]
     best = plans[0] if plans else None
-    sections = [_decision(planned), _front(plans)]
+    sections = [_decision(planned) if planned.rows or planned.relaxations else None, _front(plans)]
     if best is not None:
         sections += [_money(planned, best), _inside(planned), _helps(planned, best)]
     sections += [_details(planned), _assumed(planned), _sources(planned)]

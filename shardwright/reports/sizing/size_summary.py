@@ -69,6 +69,8 @@ def size_summary(
     assumptions = [each for each in answer.assumptions if each != basis]
     known = [] if sized.published is None else [_published_words(sized.published)]
     model = [one_line("Model   ", largest)] if largest else []
+    tokens = f"{format_count(run.tokens)} tokens in {run.steps:,.0f} steps"
+    limits = _by_words(question, best)
     return Group(
         *model,
         one_line(
@@ -88,8 +90,7 @@ def size_summary(
         one_line(
             "Time    ",
             _days_words(best.days),
-            *_by_words(question, best),
-            f"{format_count(run.tokens)} tokens in {run.steps:,.0f} steps",
+            *([tokens, *limits] if answer.minimised == TOKENS else [*limits, tokens]),
         ),
         one_line("Cost    ", *_cost(question, best)),
         *_price(best),

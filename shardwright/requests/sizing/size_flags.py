@@ -150,20 +150,21 @@ def size_flags(options: SizeOptions) -> SizeFlags:
         batches=faults.read(lambda: batches_of(options.global_batch), ()),
         **{name: getattr(options, name) for name in _UNREAD},
     )
-    faults.said += contradictions(read, tokens)
+    faults.said += contradictions(read, options)
     faults.end()
     return read
 
 
-def contradictions(read: SizeFlags, tokens: str) -> list[str]:
+def contradictions(read: SizeFlags, options: SizeOptions) -> list[str]:
     """What cannot be meant together."""
     said = []
+    tokens, limits = options.tokens, (options.deadline, options.budget)
     if phases_twice := read.phases is not None and bool(tokens):
         said.append("--tokens and --phases both say how many tokens; leave one out")
     if read.nodes is not None and read.devices is not None:
         said.append("--nodes and --devices both say how many; leave one out")
     unknown = not tokens and read.phases is None and not phases_twice
-    if unknown and read.deadline_s is None and read.budget_usd is None:
+    if unknown and not any(limits):
         said.append(
             "tokens are unknown and nothing limits them: give --tokens (15T, or optimal), or "
             "--budget or --deadline"

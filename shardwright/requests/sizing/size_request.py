@@ -96,7 +96,12 @@ def size_request(
     stacks = tuple(each for each in stacks if _trains_in(each, precision)) or stacks
     batches = flags.batches
     if not batches:
-        usual = usual_batch(flags.model, figures, sample.sequence_length, adapters=bool(flags.lora))
+        usual = usual_batch(
+            flags.model,
+            figures.parameters,
+            sample.sequence_length,
+            adapters=bool(flags.lora),
+        )
         batches = (usual.sequences,)
         assumed.append(usual.words)
     reliability = _reliability(flags, assumed)

@@ -302,6 +302,9 @@ def _schedule(options: Options, collected: Collected) -> None:
         collected.use(option.name, option.place)
         if layers is not None and option.key.startswith("account_for_"):
             layers += 1  # the embedding, or the loss, counts as a layer
+        elif option.key.startswith("decoder_"):
+            why = "all stages are taken to have equal layers"
+            collected.report_unused(option.name, option.place, why)
     if each is not None:
         number = whole(options.value_of(each, collected))
         if number and pp and layers:

@@ -61,7 +61,7 @@ def presets(file: KeyedFile, folder: ConfigFolder) -> list[KeyedFile]:
 
 
 def _extended(name: str, folder: ConfigFolder) -> list[KeyedFile]:
-    """A file behind those that it extends, which are relative to it."""
+    """The files of a chain of `extends`, in relative paths, with the file itself last."""
     if folder.find(name) != name:
         return []
     file = read_keyed(name, folder)

@@ -105,7 +105,7 @@ _TAKES_NEMO = ("llama-factory", "nemo-rl", "ms-swift")
 
 
 def _top(file: KeyedFile) -> set[str]:
-    return {path[0] for path in file.values}
+    return {path[0] for path in file.values if path}
 
 
 def _is_nemo(file: KeyedFile) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from profiles.errors import UnknownNameError
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import Options
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import read_keyed
@@ -35,23 +36,24 @@ _SWIFT = re.compile(r"^swift$|^(megatron)$|swift/cli/(_megatron/)?(?:sft|pt|rlhf
 _CONFIGS = ("config", "config_file", "config_path", "cfg")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchFramework:
-    """One framework's commands.
-
-    recognizes  whether a command is one of them
-    collect     collects the values and returns the framework's name in an import, None if it is
-                unknown
-    """
-
-    recognizes: Callable[[LaunchSource], bool]
-    collect: Callable[[LaunchSource], str | None]
+Recognizes = Callable[[LaunchSource], bool]
+# Collects the values; returns the framework's name in an import, None if it is of none.
+Collect = Callable[[LaunchSource], str | None]
 
 
 def collect_command(source: LaunchSource) -> str | None:
     """Collects a command's values; returns its framework, None for none that is known."""
-    row = next(row for row in LAUNCHES if row.recognizes(source))
-    return row.collect(source)
+    return next(collect for recognizes, collect in LAUNCHES if recognizes(source))(source)
+
+
+def _read_by(collect: Callable[[Options, Collected], None], name: str) -> Collect:
+    """A reader of the options alone."""
+
+    def read(source: LaunchSource) -> str:
+        collect(source.options, source.collected)
+        return name
+
+    return read
 
 
 def _collect_benchmark(source: LaunchSource) -> str:
@@ -121,11 +123,6 @@ def _collect_swift(source: LaunchSource) -> str:
     return "ms-swift"
 
 
-def _collect_colossalai(source: LaunchSource) -> str:
-    colossalai.collect_colossalai(source.options, source.collected)
-    return "colossalai"
-
-
 def _is_torchtitan(source: LaunchSource) -> bool:
     program = source.program
     if "torchtitan" in program or "torchtrain" in program or program.endswith("run_train.sh"):
@@ -175,11 +172,6 @@ def _collect_verl(source: LaunchSource) -> str:
     return "verl"
 
 
-def _collect_slime(source: LaunchSource) -> str:
-    slime.collect_slime(source.options, source.collected)
-    return "slime"
-
-
 def _collect_primus(source: LaunchSource) -> str:
     """Primus's command: a file, whose overrides its further options replace."""
     options, collected = source.options, source.collected
@@ -202,6 +194,11 @@ def _collect_primus(source: LaunchSource) -> str:
     if not named:
         source.report_missing("--config", "the file that it names is not there")
     return source.collect_files(named) or "primus"
+
+
+def _is_megatron(source: LaunchSource) -> bool:
+    by_recipe = "model_recipe_name" in source.keys
+    return not by_recipe and megatron.is_megatron(source.options, source.launch.program)
 
 
 def _collect_megatron(source: LaunchSource) -> str:
@@ -287,10 +284,6 @@ def _collect_nemo(source: LaunchSource) -> str:
     return "megatron-bridge" if recipe or "recipe" in launch.program else "nemo"
 
 
-def _is_performance_script(source: LaunchSource) -> bool:
-    return bool({"tp", "pp", "ng", "model_recipe_name"} & source.keys)
-
-
 def _collect_performance_script(source: LaunchSource) -> str:
     nemo.collect_performance_script(source.options, source.collected)
     why = "values that no argument gives are in the framework's own files of the recipe"
@@ -325,54 +318,29 @@ def _collect_others(source: LaunchSource) -> str | None:
     return framework or ("deepspeed" if "deepspeed" in words else None)
 
 
-LAUNCHES: tuple[LaunchFramework, ...] = (
-    LaunchFramework(  # its settings are those of several models
-        recognizes=lambda source: "chatlearn" in source.program, collect=lambda source: None
+LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
+    # Its settings are those of several models.
+    (lambda each: "chatlearn" in each.program, lambda each: None),
+    (lambda each: each.program.endswith("benchmark_runner"), _collect_benchmark),
+    (lambda each: "maxtext" in each.program or maxtext.is_maxtext(each.pairs), _collect_maxtext),
+    (lambda each: "tune" in each.launch.words, _collect_torchtune),
+    (lambda each: "openrlhf" in each.program, _collect_openrlhf),
+    (lambda each: _SWIFT.search(each.launch.program) is not None, _collect_swift),
+    (
+        lambda each: "colossalai" in each.launch.words,
+        _read_by(colossalai.collect_colossalai, "colossalai"),
     ),
-    LaunchFramework(
-        recognizes=lambda source: source.program.endswith("benchmark_runner"),
-        collect=_collect_benchmark,
+    (_is_torchtitan, _collect_torchtitan),
+    (lambda each: verl.is_verl(each.program, each.hydra), _collect_verl),
+    (lambda each: slime.is_slime(each.options), _read_by(slime.collect_slime, "slime")),
+    (lambda each: starts_primus(each.program, each.launch.command.environment), _collect_primus),
+    (_is_megatron, _collect_megatron),
+    (lambda each: nemo_rl.is_program(each.program), _collect_nemo_rl),
+    (_is_nemo, _collect_nemo),
+    (
+        lambda each: bool({"tp", "pp", "ng", "model_recipe_name"} & each.keys),
+        _collect_performance_script,
     ),
-    LaunchFramework(
-        recognizes=lambda source: "maxtext" in source.program or maxtext.is_maxtext(source.pairs),
-        collect=_collect_maxtext,
-    ),
-    LaunchFramework(
-        recognizes=lambda source: "tune" in source.launch.words, collect=_collect_torchtune
-    ),
-    LaunchFramework(
-        recognizes=lambda source: "openrlhf" in source.program, collect=_collect_openrlhf
-    ),
-    LaunchFramework(
-        recognizes=lambda source: _SWIFT.search(source.launch.program) is not None,
-        collect=_collect_swift,
-    ),
-    LaunchFramework(
-        recognizes=lambda source: "colossalai" in source.launch.words, collect=_collect_colossalai
-    ),
-    LaunchFramework(recognizes=_is_torchtitan, collect=_collect_torchtitan),
-    LaunchFramework(
-        recognizes=lambda source: verl.is_verl(source.program, source.hydra), collect=_collect_verl
-    ),
-    LaunchFramework(
-        recognizes=lambda source: slime.is_slime(source.options), collect=_collect_slime
-    ),
-    LaunchFramework(
-        recognizes=lambda source: starts_primus(source.program, source.launch.command.environment),
-        collect=_collect_primus,
-    ),
-    LaunchFramework(
-        recognizes=lambda source: (
-            "model_recipe_name" not in source.keys
-            and megatron.is_megatron(source.options, source.launch.program)
-        ),
-        collect=_collect_megatron,
-    ),
-    LaunchFramework(
-        recognizes=lambda source: nemo_rl.is_program(source.program), collect=_collect_nemo_rl
-    ),
-    LaunchFramework(recognizes=_is_nemo, collect=_collect_nemo),
-    LaunchFramework(recognizes=_is_performance_script, collect=_collect_performance_script),
-    LaunchFramework(recognizes=lambda source: True, collect=_collect_others),
+    (lambda each: True, _collect_others),
 )
-"""In order: the first row that recognizes a command reads it. A further framework is a row."""
+"""How a command is recognized, and its reader: the first row that recognizes it reads it."""

@@ -1,5 +1,5 @@
-"""The training run of a script: the values of its command. Values that depend on a branch of the
-script are left open."""
+"""The training run of a script: the values of its command. Values that depend on a branch are
+left open."""
 
 from __future__ import annotations
 

@@ -548,3 +548,17 @@ def test_defaults_of_sources(tmp_path: Path, name: str, text: str, field: str, v
 def test_a_batch_that_begins_smaller_is_named(tmp_path: Path) -> None:
     run = read(tmp_path, "a.sh", f"{MEGATRON} --global-batch-size 512 --rampup-batch-size 32 1 9\n")
     assert [one.option for one in run.unused] == ["rampup_batch_size"]
+
+
+def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "a.yml", "---\n[]\n")
+
+
+def test_stages_of_unequal_layers_are_named(tmp_path: Path) -> None:
+    options = "--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 2"
+    run = read(
+        tmp_path, "a.sh", f"{MEGATRON.replace('parallel-size 2', 'parallel-size 1')} {options}\n"
+    )
+    assert [one.option for one in run.unused] == ["--decoder-first-pipeline-num-layers"]
+    assert not [one for one in run.contradictions if one.field == "pp"]
