@@ -29,8 +29,8 @@ _MADE |= {"ones_like", "zeros_like", "full_like"}
 # Ops that mask scores: index of the mask among the arguments (-1: either of two), and whether the
 # mask is true for hidden keys.
 _MASKING = {"masked_fill": (1, True), "where": (0, False), "add": (-1, False)}
-# Ops by which further conditions restrict known codes (room for a token at its expert), or which
-# write unknown scores at known places: what is unknown counts as true.
+# Ops that restrict known codes by further conditions (room for a token at its expert), or write
+# unknown scores at known places; unknown operands count as true.
 _CONDITIONS = {"mul", "logical_and", "bitwise_and", "scatter"}
 # Bytes of the largest tensor that is computed: positions of 4,096 x 4,096, or a mask of 16,384.
 _MOST_BYTES = 1 << 28
