@@ -33,7 +33,11 @@ from executor.replay.mode_switch import HandingMode
 from executor.replay.wire import narrowed, stored_type, wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
-from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
+from profiles.model.fake_tensors.trace_expected_shapes import (
+    ExpectedShapes,
+    expected_shapes,
+    loss_of,
+)
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
@@ -334,6 +338,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         _fake_state(built.module)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
+        shapes: ExpectedShapes
         used: list[bool] = []  # whether in the loss, at each answer for a value
         with (
             as_in_real_runs(built.module) as drawn,
