@@ -244,10 +244,17 @@ def layout_question_of(
     nodes: int,
 ) -> LayoutQuestion:
     """The question of the layouts on so many nodes."""
+    return layout_question_on(question, _cluster(choice, width, nodes), stack, batch)
+
+
+def layout_question_on(
+    question: SizeQuestion, cluster: Cluster, stack: StackChoice, batch: int
+) -> LayoutQuestion:
+    """The question of the layouts on a cluster."""
     return LayoutQuestion(
         name=question.name,
         model=question.model,
-        cluster=_cluster(choice, width, nodes),
+        cluster=cluster,
         stack=stack.name,
         global_batch=batch,
         seq_len=question.seq_len,

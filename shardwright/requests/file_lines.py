@@ -34,6 +34,8 @@ def with_lines(message: str, path: Path, text: str) -> str:
 
     message = message.replace(f"{path}: ", "")
     said = _ENTRY.sub(placed, message)
+    if said.startswith(f"{path} "):
+        return said
     return f"{path}, {said}" if said.startswith("line ") else f"{path}: {said}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.refined_layout import PricedLayout
-from planner.sizing.sizing_search import layout_question_of, stack_named
+from planner.sizing.sizing_search import layout_question_of, layout_question_on, stack_named
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, node_design
 from profiles.hardware.catalogue.cluster import Cluster
@@ -173,18 +173,7 @@ def _asked(sized: Sized, owned: Cluster, batch: int) -> LayoutQuestion:
     """The layouts of the run's framework on the owned devices."""
     question, best = sized.question, sized.answer.best
     assert best is not None
-    return LayoutQuestion(
-        name=question.name,
-        model=question.model,
-        cluster=owned,
-        stack=best.run.stack,
-        global_batch=batch,
-        seq_len=question.seq_len,
-        precision=question.precision,
-        space=stack_named(question, best.run.stack).space,
-        options=question.options,
-        lora_rank=question.lora_rank,
-    )
+    return layout_question_on(question, owned, stack_named(question, best.run.stack), batch)
 
 
 def _sentence(options: list[OwnedOption]) -> str:

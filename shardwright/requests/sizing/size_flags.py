@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,20 +19,6 @@ T = TypeVar("T")
 OPTIMAL = "optimal"
 _ON = re.compile(r"^(?:(\d+)x)?([A-Za-z][\w.@/-]*)$")
 _RANGE = re.compile(r"^(\d+)(?:\.\.(\d+))?$")
-_UNREAD: tuple[str, ...] = (
-    "stack",
-    "seq",
-    "precision",
-    "lora",
-    "base_precision",
-    "optimizer",
-    "expert_imbalance",
-    "lengths",
-    "pue",
-    "region",
-)
-_UNREAD += ("prices", "price", "network", "reliability", "phases")
-"""Options whose value needs no reading."""
 MOST_DEVICES = 32768
 """As many devices as are considered where no flag says how many."""
 
@@ -101,6 +87,11 @@ class SizeFlags:
     phases: Path | None = None
 
 
+_READ = ("on", "tokens", "nodes", "devices", "minimise")
+_UNREAD = {each.name for each in fields(SizeFlags)} & {each.name for each in fields(SizeOptions)}
+_UNREAD -= set(_READ)
+
+
 class SeveralErrors(InputError):
     """All that is wrong with a question; `said` one by one."""
 
@@ -137,7 +128,6 @@ def size_flags(options: SizeOptions) -> SizeFlags:
     faults = Faults()
     tokens, deadline, budget = options.tokens, options.deadline, options.budget
     read = SizeFlags(
-        model=options.model,
         on=faults.read(lambda: devices_of(options.on), ()) if options.on else (),
         tokens=faults.read(lambda: _tokens(tokens), None),
         optimal_tokens=tokens == OPTIMAL,
