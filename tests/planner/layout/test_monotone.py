@@ -180,6 +180,7 @@ SMALL_AXES = {
     "pp": (1, 2, 3, 4),
     "vpp": (1, 2, 4),
     "dp": (1, 2, 4, 8),
+    "dp_replicate": (1, 2),
     "zero": (0, 1, 2, 3),
     "micro_batch": (1, 2, 4),
     "schedule": ("none", "1f1b", "interleaved"),

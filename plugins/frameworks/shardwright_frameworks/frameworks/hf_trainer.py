@@ -178,7 +178,7 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
 def _collect_fsdp(value: str, place: Place, option: str, collected: Collected) -> None:
     words = re.split(r"[\s,]+", value.strip().strip("\"'[]"))
     stages = [strategy_stage(word) for word in words]
-    found = next((stage for stage in stages if stage is not None), None)
+    found = next((stage for stage in stages if stage is not None), None if value.strip() else 0)
     if found is not None:
         collected.set("zero_stage", found, place, option)
     if "offload" in words:

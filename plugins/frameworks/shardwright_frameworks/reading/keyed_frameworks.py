@@ -209,7 +209,8 @@ def _collect_axolotl(source: KeyedSource) -> str:
 def _collect_trainer(source: KeyedSource) -> str:
     given = hf_trainer.given_by_file(source.file, source.collected)
     named = hf_trainer.collect_trainer(given, source.collected)
-    if source.collected.defaults.pop("zero_stage", None):
+    default = source.collected.defaults.pop("zero_stage", None)
+    if default and "zero_stage" not in source.collected.placed:
         source.collected.leave_open("zero_stage")  # the command names accelerate's file
     return _with_deepspeed(source, named, "transformers")
 

@@ -45,8 +45,9 @@ def export_hf_trainer(planned: PlannedRun) -> Exported:
     if by_deepspeed:
         arguments["deepspeed"] = "ds_config.json"
         files.append(ExportedFile(path="ds_config.json", text=to_json(_deepspeed(planned))))
-    elif run.zero_stage:
-        arguments |= _fsdp(planned)
+    else:
+        # Without it a reader cannot know whether the command names a file with FSDP.
+        arguments |= _fsdp(planned) if run.zero_stage else {"fsdp": ""}
     return Exported(
         program="train.py",
         files=(
