@@ -62,7 +62,7 @@ def test_compiled_units_of_two_processes(tmp_path: Path) -> None:
     for result in results:
         assert result["passed"], result
         assert result["worst"] <= TOLERANCE, result
-        # DTensor's hooks inside a layer ask which tensor they had last: torch makes no graph of it.
+        # The hooks of split layers ask which tensor they had last: torch makes no graph of it.
         layers = {f"model.layers.{i}" for i in range(4)} if result["name"] == "tp" else set()
         assert set(result["eager"]) == layers, result
 

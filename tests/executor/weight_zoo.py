@@ -53,16 +53,10 @@ def tied() -> Made:
     return Tied(), (tokens,), tokens, loss
 
 
-class Queried(nn.Module):
-    """Layers with learned queries: a product of two weights."""
+class Stacked(nn.Module):
+    """Four layers of one class between two linear ones."""
 
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.queries, self.read = nn.Parameter(torch.rand(3, 12)), nn.Linear(12, 12)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.tanh(x + self.read(self.queries).sum(0))
+    Layer: type[nn.Module]
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,6 +68,18 @@ class Queried(nn.Module):
         for layer in self.layers:
             h = layer(h)
         return self.head(h)
+
+
+class Queried(Stacked):
+    """Layers with learned queries: a product of two weights."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.queries, self.read = nn.Parameter(torch.rand(3, 12)), nn.Linear(12, 12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(x + self.read(self.queries).sum(0))
 
 
 def queried() -> Made:
@@ -135,7 +141,7 @@ class Cubed(torch.autograd.Function):
         return 3 * x**2 * gradient
 
 
-class OwnFunction(nn.Module):
+class OwnFunction(Stacked):
     """A custom autograd function, its own checkpointing, functional dropout, statistics."""
 
     class Layer(nn.Module):
@@ -147,17 +153,6 @@ class OwnFunction(nn.Module):
             h = checkpoint(self.mlp, x, use_reentrant=False)
             h = functional.dropout(self.norm(h), self.dropout, training=self.training)
             return Cubed.apply(h / 4)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(self.Layer() for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = layer(h)
-        return self.head(h)
 
 
 def own_function() -> Made:

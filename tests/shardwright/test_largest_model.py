@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -72,20 +73,12 @@ def test_limits_are_needed() -> None:
         largest_model(replace(REQUEST, tokens=""), models, solver().solve)
 
 
-def test_the_first_screen_names_the_model() -> None:
-    command = [
-        "size",
-        "llama-3.1-*",
-        "--on",
-        "h100-sxm",
-        "--tokens",
-        "optimal",
-        "--budget",
-        "500k$",
-    ]
-    printed = CliRunner().invoke(app, [*command, "--stack", "megatron-core"]).stdout.splitlines()
+def test_the_first_screen_names_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "sized.json"
+    command = ["size", "llama-3.1-*", "--on", "h100-sxm", "--tokens", "optimal"]
+    limits = ["--budget", "500k$", "--stack", "megatron-core", "-o", str(path)]
+    printed = CliRunner().invoke(app, [*command, *limits]).stdout.splitlines()
     assert printed[0].startswith("Model   llama-3.1-")
     assert len(printed) <= 13
-    found = CliRunner().invoke(app, [*command, "--stack", "megatron-core", "--json"])
-    data = json.loads(found.stdout)
+    data = json.loads(path.read_text(encoding="utf-8"))
     assert data["models"][-1]["model"] == data["model"]
