@@ -219,7 +219,8 @@ def collect_nemo(
     _agree_on_distributed_optimizer(merged)
     written = {path: value for path, (value, _) in merged.items()}
     for path, (_, place) in merged.items():
-        value = resolved(path, written, environment or {})
+        merged[path] = (resolved(path, written, environment or {}), place)
+    for path, (value, place) in merged.items():
         if not path or _elsewhere(path):
             continue
         if isinstance(value, Open):
@@ -229,22 +230,21 @@ def collect_nemo(
             _collect_one(path, value, place, collected)
     # An override also replaces values of other names of its field (dataset and model have lengths).
     for path in given[-1] if len(given) > 1 else ():
-        if path not in merged:
+        if path not in merged or path[-1] not in KEYS or _elsewhere(path):
             continue
-        value = resolved(path, written, environment or {})
-        if path[-1] in KEYS and not _elsewhere(path) and not isinstance(value, Open):
+        value, place = merged[path]
+        if not isinstance(value, Open):
             with collected.overriding_files():
-                _collect_one(path, value, merged[path][1], collected)
+                _collect_one(path, value, place, collected)
     _collect_low_precision(merged, collected)
     _collect_sharding(merged, collected)
     if collected.get("recompute") != "full":
         collected.placed.pop("recompute_layers", None)
     _collect_modules(merged, collected)
     collect_memory(merged, collected)
-    for path, (_, place) in merged.items():
+    for path, (value, place) in merged.items():
         if path[-1:] == ("pipeline_model_parallel_layout",):
-            layout = _layout_text(resolved(path, written, environment or {}))
-            collect_layout(layout, ".".join(path), place, collected)
+            collect_layout(_layout_text(value), ".".join(path), place, collected)
     collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
 
 
@@ -266,6 +266,8 @@ def _collect_low_precision(values: Values, collected: Collected) -> None:
         ("fp4", ("e2m1",), {"nvfp4": "nvfp4"}),
     ):
         path, value, place = by_name.get(key, ((), None, None))
+        if isinstance(value, Open):
+            collected.leave_open("precision")
         if place is None or not (truth_of(value) or value in formats):
             continue
         _, recipe, where = by_name.get(f"{key}_recipe", ((), None, place))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from profiles.errors import UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
@@ -29,7 +32,9 @@ from shardwright_frameworks.reading.keyed_frameworks import (
     section_of,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder
-from shardwright_frameworks.shell.text_marks import Place
+from shardwright_frameworks.shell.text_marks import Place, UnknownValue
+
+_EXPORT = re.compile(r"\s*export\s+([A-Z][A-Z0-9_]*)=")
 
 
 def collect_keyed(
@@ -77,6 +82,7 @@ def collect_keyed(
 def read_keyed_config(name: str, folder: ConfigFolder) -> Collected | None:
     """The findings of a configuration file; None where it is none."""
     collected = Collected()
+    folder = replace(folder, environment=_set_by_scripts(folder.path_of(name)))
     framework = collect_keyed(name, folder, collected)
     if framework is None:
         return None
@@ -84,6 +90,17 @@ def read_keyed_config(name: str, folder: ConfigFolder) -> Collected | None:
     collect_model_file(folder, collected, name)
     complete(collected, {})
     return collected
+
+
+def _set_by_scripts(file: Path) -> dict[str, UnknownValue]:
+    """Variables that scripts in a file's folder, or the folder above, set for its runs: defaults
+    that the file has for them are not the run's."""
+    found: dict[str, UnknownValue] = {}
+    for script in (each for place in file.parents[:2] for each in sorted(place.glob("*.sh"))):
+        for number, line in enumerate(script.read_text(errors="replace").splitlines(), 1):
+            if (one := _EXPORT.match(line)) is not None:
+                found[one[1]] = UnknownValue("script", one[1], Place(script.name, number))
+    return found
 
 
 def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) -> None:

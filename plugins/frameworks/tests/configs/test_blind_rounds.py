@@ -562,3 +562,19 @@ def test_stages_of_unequal_layers_are_named(tmp_path: Path) -> None:
     )
     assert [one.option for one in run.unused] == ["--decoder-first-pipeline-num-layers"]
     assert not [one for one in run.contradictions if one.field == "pp"]
+
+
+def test_a_variable_that_a_script_sets_has_no_default_of_the_file(tmp_path: Path) -> None:
+    """As MLPerf's folders: conf/custom.yaml, whose variables config_*.sh sets."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "config_A.sh").write_text("export CHUNKS=6\nexport FP8=True\n")
+    text = (
+        "trainer: {devices: 8, precision: bf16}\nmodel:\n  tensor_model_parallel_size: 4\n"
+        "  virtual_pipeline_model_parallel_size: ${oc.decode:${oc.env:CHUNKS,12}}\n"
+        "  pipeline_model_parallel_size: ${oc.decode:${oc.env:STAGES,8}}\n"
+        "  micro_batch_size: 1\n  fp8: ${oc.decode:${oc.env:FP8,False}}\n"
+    )
+    for run in (read(tmp_path / "conf", "a.yaml", text), read_config(tmp_path)):
+        assert (run.tp, run.pp, run.vpp, run.precision) == (4, 8, None, None)
+        assert not {"vpp", "precision"} & run.defaults.keys()
+        assert "a script sets CHUNKS" in " ".join(one.why for one in run.unresolved)
