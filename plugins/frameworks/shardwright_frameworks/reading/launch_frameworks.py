@@ -168,7 +168,16 @@ def _collect_torchtitan(source: LaunchSource) -> str:
 
 def _collect_verl(source: LaunchSource) -> str:
     config = source.options.text("config_name") or ""
-    verl.collect_verl(source.hydra, source.program, config, source.collected)
+    own = source.folder.find(verl.own_config(source.hydra, source.program, config))
+    base: nemo.Values = {}
+    for name in source.named[:1] or ([own] if own is not None else []):
+        read = hydra_parts(read_keyed(name, source.folder), source.folder, source.chosen)
+        source.collected.files += [part.name for _, part in read.parts]
+        for why in read.missing:
+            source.report_missing("--config-name", why)
+        base = nemo.values_of_files(read.parts)
+    environment = source.folder.environment
+    verl.collect_verl(source.hydra, source.program, config, source.collected, base, environment)
     return "verl"
 
 

@@ -23,6 +23,7 @@ from shardwright_frameworks.frameworks import (
     nemo,
     other_yaml,
     python_config,
+    verl,
 )
 from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.reading.keyed_frameworks import (
@@ -62,8 +63,10 @@ def collect_keyed(
         file=file, folder=folder, collected=collected, parts=hydra.parts, overrides=overrides or {}
     )
     framework = keyed_framework(file)
-    if framework is None and len(hydra.parts) > 1 and nemo.is_nemo(list(source.values)):
-        framework = FRAMEWORKS["nemo"]
+    if framework is None and len(hydra.parts) > 1:
+        is_verl = verl.is_verl("", source.values)
+        is_known = is_verl or nemo.is_nemo(list(source.values))
+        framework = FRAMEWORKS["verl" if is_verl else "nemo"] if is_known else None
     if framework is None:
         return None
     used: Sequence[KeyedFile] = (file,)

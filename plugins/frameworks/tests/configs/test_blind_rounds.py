@@ -578,3 +578,57 @@ def test_a_variable_that_a_script_sets_has_no_default_of_the_file(tmp_path: Path
         assert (run.tp, run.pp, run.vpp, run.precision) == (4, 8, None, None)
         assert not {"vpp", "precision"} & run.defaults.keys()
         assert "a script sets CHUNKS" in " ".join(one.why for one in run.unresolved)
+
+
+def test_verl_s_own_tree_answers_for_a_command(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    tree = tmp_path / "verl/trainer/config"
+    for name, text in {
+        "ppo_trainer.yaml": (
+            "defaults:\n  - model_engine: dp\n  - actor@actor_rollout_ref.actor: "
+            "${model_engine}_actor\n  - rollout@actor_rollout_ref.rollout: rollout\n"
+            "  - _self_\ndata: {train_files: a, max_prompt_length: 512, max_response_length: 256}\n"
+            "trainer: {nnodes: 1, n_gpus_per_node: 8}\n"
+        ),
+        "ppo_megatron_trainer.yaml": (
+            "defaults:\n  - ppo_trainer\n  - override model_engine: megatron\n  - _self_\n"
+        ),
+        "model_engine/dp.yaml": "model_engine: dp\n",
+        "model_engine/megatron.yaml": "# @package _global_\nmodel_engine: megatron\n",
+        "engine/fsdp.yaml": "dtype: bfloat16\nulysses_sequence_parallel_size: 1\n",
+        "engine/megatron.yaml": "tensor_model_parallel_size: 1\nuse_distributed_optimizer: true\n",
+        "actor/dp_actor.yaml": (
+            "defaults:\n  - ../engine@fsdp_config: fsdp\n  - actor\n  - _self_\n"
+        ),
+        "actor/megatron_actor.yaml": (
+            "defaults:\n  - ../engine@megatron: megatron\n  - actor\n  - _self_\n"
+        ),
+        "actor/actor.yaml": "ppo_mini_batch_size: 64\nppo_micro_batch_size_per_gpu: null\n",
+        "rollout/rollout.yaml": "tensor_model_parallel_size: 2\nn: 1\n",
+        "sft_trainer_engine.yaml": (
+            "defaults:\n  - engine@engine: fsdp\n  - _self_\n"
+            "data: {train_files: a, use_dynamic_bsz: true, train_batch_size: 256}\n"
+            "trainer: {nnodes: 1, n_gpus_per_node: 1}\n"
+        ),
+    }.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    run = read_config(tree / "ppo_trainer.yaml")
+    assert (run.framework, run.tp, run.zero_stage, run.global_batch) == ("verl", None, None, 64)
+    assert (run.defaults["tp"].value, run.seq_len, run.devices) == (1, 768, 8)
+    run = read_config(tree / "ppo_megatron_trainer.yaml")
+    assert (run.framework, run.tp, run.zero_stage) == ("verl", 1, 1)
+    (tmp_path / "examples").mkdir()
+    actor = "actor_rollout_ref.actor"
+    command = (
+        "LAUNCH=(python3)\nif [ $A = 1 ]; then LAUNCH=(uv run python3); fi\n"
+        f'"${{LAUNCH[@]}}" -m verl.trainer.main_ppo model_engine=megatron trainer.nnodes=2 '
+        f"{actor}.megatron.tensor_model_parallel_size=4 actor_rollout_ref.rollout.n=8\n"
+    )
+    run = read(tmp_path / "examples", "a.sh", command)
+    assert (run.tp, run.devices, run.global_batch, run.seq_len) == (4, 16, 512, 768)
+    command = "torchrun --nproc_per_node=4 -m verl.trainer.sft_trainer engine=fsdp\n"
+    run = read(tmp_path / "examples", "b.sh", command)
+    assert (run.devices, run.global_batch, run.micro_batch) == (4, 256, None)
+    run = read(tmp_path / "examples", "c.sh", command.replace("=fsdp", "=mlite engine.tp=2"))
+    assert (run.tp, "zero_stage" in run.defaults) == (2, False)
