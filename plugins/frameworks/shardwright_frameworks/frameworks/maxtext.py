@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.configs.known_options import is_known
+from shardwright_frameworks.configs.python_file import PythonFile, dotted
 from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
@@ -99,6 +101,34 @@ def _abouts(key: str) -> set[str]:
 def given_by_file(file: KeyedFile) -> Given:
     """The keys of a YAML file."""
     return {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
+
+
+def registered(file: PythonFile) -> dict[str, Given]:
+    """The flags of each model in a registry of benchmarks (benchmarks/maxtext_*_model_configs.py),
+    by the name with which `benchmark_runner` starts it."""
+    found: dict[str, Given] = {}
+    calls = (each for node in file.body for each in ast.walk(node) if isinstance(each, ast.Call))
+    for call in calls:
+        given = {each.arg: each.value for each in call.keywords}
+        name, tuning = given.get("model_name"), given.get("tuning_params")
+        if dotted(call.func) != "MaxTextModel" or not isinstance(name, ast.Constant):
+            continue
+        flags: Given = {}
+        entries = (
+            zip(tuning.keys, tuning.values, strict=True) if isinstance(tuning, ast.Dict) else ()
+        )
+        for key, value in (*entries, (ast.Constant("model_name"), given.get("model_type", name))):
+            if isinstance(key, ast.Constant):
+                flags[str(key.value)] = (_literal(value), Place(file.name, value.lineno))
+        found[str(name.value).replace("-", "_")] = flags
+    return found
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return Open(f"{ast.unparse(node)[:60]!r} is not followed")
 
 
 def is_maxtext(keys: set[str]) -> bool:
@@ -197,16 +227,26 @@ def _axes(given: Given, collected: Collected) -> None:
     # A second axis of the same group of devices, which shards other dimensions of weights.
     crosswise, _ = _degree(given, "fsdp_transpose")
     fully = fully * (crosswise or 1) if fully is not None else None
-    left = [given[k][1] for k in ("ici_fsdp_parallelism", "dcn_fsdp_parallelism")
-            if k in given and str(given[k][0]) == "-1"]  # fmt: skip
+    left = [
+        given[key][1]
+        for axis in ("fsdp", "fsdp_transpose")
+        for key in (f"ici_{axis}_parallelism", f"dcn_{axis}_parallelism")
+        if key in given and str(given[key][0]) == "-1"
+    ]
     if left or (fully or 1) > 1:
         where = left[0] if left else place
         assert where is not None
         collected.set("zero_stage", 3, where, "ici_fsdp_parallelism")
     elif fully == 1 and place is not None and not _shards_otherwise(collected):
         collected.set("zero_stage", 0, place, "ici_fsdp_parallelism")
-    filled = left or any(
-        str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
+    # Slices without an axis of their own are copies.
+    by_devices = "dcn_data_parallelism" not in given and collected.count("devices") is not None
+    filled = (
+        left
+        or by_devices
+        or any(
+            str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
+        )
     )
     if not filled and fully is not None and place is not None and not _OF_DP & collected.open_keys:
         # Experts have a separate axis, whose devices compute other sequences.

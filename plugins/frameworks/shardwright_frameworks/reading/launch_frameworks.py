@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from profiles.errors import UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
@@ -33,6 +32,8 @@ from shardwright_frameworks.shell.script import starts_primus
 
 # `swift`, `megatron`, and the files that they start.
 _SWIFT = re.compile(r"^swift$|^(megatron)$|swift/cli/(_megatron/)?(?:sft|pt|rlhf|main)\.py$")
+# Chips as MaxText's registries of benchmarks name them.
+_CHIPS = {"v6e": "trillium", "v5litepod": "v5e"}
 _CONFIGS = ("config", "config_file", "config_path", "cfg")
 
 
@@ -58,9 +59,13 @@ def _read_by(collect: Callable[[Options, Collected], None], name: str) -> Collec
 
 def _collect_benchmark(source: LaunchSource) -> str:
     """MaxText's configurations by name (github.com/AI-Hypercomputer/maxtext, benchmarks)."""
+    chip = (source.options.text("device_type") or "").partition("-")[0]
+    registry = source.find(f"benchmarks/maxtext_{_CHIPS.get(chip, chip)}_model_configs.py")
     for option in source.options.of("model_name"):
-        written = source.options.value_of(option, source.collected)
-        source.collected.set("model.name", written, option.place, option.name)
+        name = source.options.value_of(option, source.collected)
+        if name and registry and source.collect_python(registry, name.replace("-", "_"), []):
+            return "maxtext"
+        source.collected.set("model.name", name, option.place, option.name)
     source.report_missing("--model_name", "the configuration that it names is in MaxText's files")
     return "maxtext"
 
@@ -152,9 +157,8 @@ def _collect_torchtitan(source: LaunchSource) -> str:
     find = source.folder.find
     registry = find(f"{module}/config_registry.py") or find("config_registry.py")
     if requested and registry is not None and not given:
-        overridden = [overrides]
         collect_python(
-            registry, source.folder, collected, requested=requested, overrides=overridden
+            registry, source.folder, collected, requested=requested, overrides=[overrides]
         )
         return "torchtitan"
     if requested and module and not given:
@@ -251,11 +255,7 @@ def _collect_nemo(source: LaunchSource) -> str:
     if factory is not None and not source.named:
         called = source.find(launch.program)
         function = (options.text("factory") or "").partition("(")[0]
-        if (
-            called is not None
-            and function
-            and collect_python(called, folder, collected, requested=function, overrides=[hydra])
-        ):
+        if called is not None and function and source.collect_python(called, function, [hydra]):
             return "nemo"
         why = "the recipe that it calls is not in the folder"
         source.report_missing("--factory", why, factory.place)
@@ -277,11 +277,8 @@ def _collect_nemo(source: LaunchSource) -> str:
     if option is not None:
         name = options.value_of(option, collected) or ""
         registry = source.find(nemo.REGISTRY)
-        try:
-            if not name or registry != nemo.REGISTRY:
-                raise UnknownNameError("recipe", name, (), where=nemo.REGISTRY)
-            collect_python(registry, folder, collected, requested=name, overrides=overrides)
-        except UnknownNameError:
+        known = bool(name) and registry == nemo.REGISTRY
+        if not known or not source.collect_python(nemo.REGISTRY, name, overrides):
             why = f"the recipe {name} is not in the folder" if name else "it is not known"
             source.report_missing(option.name, why, option.place)
             nemo.collect_nemo(overrides, collected, folder.environment)

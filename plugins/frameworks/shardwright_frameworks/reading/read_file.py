@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from profiles.errors import UnknownNameError
+from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
@@ -18,6 +18,7 @@ from shardwright_frameworks.configs.python_recipe import PythonRecipes
 from shardwright_frameworks.configs.python_values import PythonValues
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
+    maxtext,
     model_config,
     nanotron,
     nemo,
@@ -173,6 +174,17 @@ def collect_python(
     file = read_python(name, folder.text(name) or "")
     path = folder.path_of(name)
     recipes = PythonRecipes()
+    models = maxtext.registered(file)
+    if requested in models:
+        collected.files.append(name)
+        maxtext.collect_maxtext(models[requested], collected)
+        return "maxtext"
+    if models and requested is None:
+        raise DocumentError(
+            f"{name}: a registry of {len(models)} benchmarks; name one, as {name}:{min(models)}"
+        )
+    if models:
+        raise UnknownNameError("model", requested or "", sorted(models), where=name)
     if requested is not None:
         defined = recipes.defined(path, file, requested)
         if defined is None:
@@ -180,7 +192,7 @@ def collect_python(
             raise UnknownNameError("function", requested, known, where=name)
         path, file, requested = defined
     framework = python_config.python_framework(file)
-    if framework is None and requested is not None:
+    if framework is None and requested is not None and requested in file.functions:
         # A function that only changes another file's configuration.
         recipes.configuration(path, file, requested)
         read = [each for each in recipes.files.values() if each is not None]

@@ -632,3 +632,39 @@ def test_verl_s_own_tree_answers_for_a_command(tmp_path: Path) -> None:
     assert (run.devices, run.global_batch, run.micro_batch) == (4, 256, None)
     run = read(tmp_path / "examples", "c.sh", command.replace("=fsdp", "=mlite engine.tp=2"))
     assert (run.tp, "zero_stage" in run.defaults) == (2, False)
+
+
+REGISTRY = """from benchmarks.benchmark_utils import MaxTextModel, _add_to_model_dictionary
+
+small = _add_to_model_dictionary(
+    models,
+    MaxTextModel(
+        model_name="llama2-7b-4096",
+        model_type="llama2-7b",
+        tuning_params={
+            "per_device_batch_size": 4,
+            "ici_fsdp_parallelism": 1,
+            "ici_fsdp_transpose_parallelism": -1,
+            "remat_policy": "full",
+            "max_target_length": 4096,
+        },
+    ),
+)
+"""
+
+
+def test_a_benchmark_of_maxtext_s_registry(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "benchmarks").mkdir()
+    path = tmp_path / "benchmarks/maxtext_trillium_model_configs.py"
+    path.write_text(REGISTRY)
+    run = read_config(f"{path}:llama2_7b_4096")
+    assert (run.framework, run.zero_stage, run.dp, run.seq_len) == ("maxtext", 3, None, 4096)
+    with pytest.raises(DocumentError, match="a registry of 1 benchmarks"):
+        read_config(path)
+    command = (
+        "python3 -m benchmarks.benchmark_runner xpk --device_type v6e-256 --num_slices 2 "
+        "--model_name=llama2_7b_4096"
+    )
+    run = read(tmp_path, "a.sh", f"{command}\n")
+    assert (run.devices, run.dp, run.global_batch, run.contradictions) == (512, 512, 2048, ())
