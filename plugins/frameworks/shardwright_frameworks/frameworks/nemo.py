@@ -25,7 +25,7 @@ from shardwright_frameworks.configs.keyed_values import (
 )
 from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.megatron import collect_layout
-from shardwright_frameworks.shell.config_folder import Environment
+from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
@@ -196,6 +196,51 @@ def model_of_recipe(name: str) -> str | None:
     return found[1] if found is not None else None
 
 
+def recipe_of(options: Options) -> str | None:
+    """The function of the recipe that a command names: by `--recipe`, by a model and a mode, or
+    (scripts/performance/utils/utils.py) by model, task, GPUs and precision."""
+    if name := options.text("recipe"):
+        return name
+    task = options.text("task", "mode") or "pretrain"
+    task = "peft" if task in ("lora", "dora") else task
+    if model := options.text("model"):
+        return f"{model}_{task}_config"
+    model, gpus = options.text("model_recipe_name", "mr"), options.text("num_gpus", "ng")
+    gpu, kind = options.text("gpu", "g"), options.text("compute_dtype", "c") or "bf16"
+    if "use_recipes" in options:
+        return f"{model}_{task}_config"
+    variant = options.text("config_variant", "cv") or ""
+    suffix = f"_{variant.lower()}" if variant and variant.lower() not in ("v1", "v2") else ""
+    known = model and gpus and gpu
+    return (
+        f"{model}_{task}_{gpus}gpu_{gpu}_{kind.replace('_', '')}{suffix}_config" if known else None
+    )
+
+
+def registries(folder: ConfigFolder, function: str) -> list[str]:
+    """The files of Megatron-Bridge that may have a recipe: the one that defines a benchmark of that
+    name, and the registry."""
+    top = folder.path_of(REGISTRY).parent.parent
+    benchmarks = [
+        path.relative_to(top.parents[2]).as_posix()
+        for path in sorted(top.glob("perf_recipes/**/*.py"))
+        if f"def {function}(" in path.read_text(errors="replace")
+    ]
+    return [*benchmarks, REGISTRY]
+
+
+def collect_model_of_recipe(name: str | None, options: Options, collected: Collected) -> None:
+    """Collects the model by the name of a recipe that is not in the files."""
+    option = options.last("recipe", "model", "model_recipe_name", "mr")
+    if option is None:
+        option = options.last("model_family_name", "m", "model_name", "model_family")
+    written = options.value_of(option, collected) if option is not None else None
+    model = model_of_recipe(name or "") or written
+    if option is not None and model is not None:
+        collected.derive("model.name", model, f"the recipe's name {name or written}")
+        collect_figures(model, "", collected, option.place, option.name)
+
+
 def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
     """Whether keys are those of NeMo or Megatron-Bridge."""
     return len({path[-1] for path in paths} & _MARKS) >= 2
@@ -211,7 +256,7 @@ def collect_nemo(
     merged: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for values in given:
         for path, (value, place) in values.items():
-            if path in merged and merged[path][0] != value and path[-1] in KEYS:
+            if path in merged and str(merged[path][0]) != str(value) and path[-1] in KEYS:
                 collected.report_override(
                     KEYS[path[-1]][0], ".".join(path), merged[path], (value, place)
                 )
@@ -415,7 +460,8 @@ def collect_performance_script(options: Options, collected: Collected) -> None:
          "expert_model_parallel_size": "ep", "et": "etp", "expert_tensor_parallel_size": "etp",
          "mb": "micro_batch", "micro_batch_size": "micro_batch", "gb": "global_batch",
          "global_batch_size": "global_batch", "ng": "devices", "num_gpus": "devices",
-         "gn": "devices_per_node", "gpus_per_node": "devices_per_node", "sl": "seq_len",
+         "gn": "devices_per_node", "gpus_per_node": "devices_per_node", "nodes": "nodes",
+         "devices": "devices_per_node", "sl": "seq_len",
          "seq_length": "seq_len"},
     )  # fmt: skip
     for option in options.of("c", "compute_dtype"):
@@ -427,8 +473,3 @@ def collect_performance_script(options: Options, collected: Collected) -> None:
         )
     for option in options.of("g", "gpu"):
         collected.set("device", options.value_of(option, collected), option.place, option.name)
-    family = options.text("m", "model_family_name", "model_name", "model_family")
-    size = options.text("mr", "model_recipe_name", "model_size", "s")
-    named = options.last("mr", "model_recipe_name", "m", "model_family_name", "model_name")
-    if named is not None and (size or family):
-        collected.set("model.name", size or family, named.place, named.name)

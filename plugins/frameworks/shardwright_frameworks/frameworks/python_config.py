@@ -54,6 +54,7 @@ _NEMO_PARTS: Mapping[str, Keys] = {
     "ddp": ("distributed_optimizer", "zero_stage", "gradient_reduction"),
     "mixed_precision": ("precision",),
     "plugins": ("precision",),
+    "peft": ("model.lora_rank",),
 }
 # Arguments of NeMo's performance scripts, by the keys that they set.
 _PERFORMANCE = {
@@ -191,7 +192,8 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
                 if (*path, short) in values:
                     values[(*path, key)] = values.pop((*path, short))
                     collected.use(short, values[(*path, key)][1])
-        if kind == "default_peft_config" and str(arguments[:1]) not in ("()", "(None,)"):
+        is_adapter = kind == "default_peft_config" and str(arguments[:1]) not in ("()", "(None,)")
+        if is_adapter or (path == ("peft",) and kind.endswith(("LoRA", "DoRA"))):
             adapters = (name, place)
             found.opened.pop(path, None)
         if path[-2:] in (("model",), ("model", "config")) and _MODEL_CLASS.search(kind):

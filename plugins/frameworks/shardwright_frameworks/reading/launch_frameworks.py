@@ -241,11 +241,8 @@ def _collect_nemo_rl(source: LaunchSource) -> str:
 
 
 def _is_nemo(source: LaunchSource) -> bool:
-    by_recipe = "recipe" in source.keys and "run_recipe" in source.program
     paths = list(source.hydra)
-    return bool(paths) and (
-        by_recipe or nemo.is_nemo(paths) or any("trainer" in path for path in paths)
-    )
+    return nemo.is_nemo(paths) or any("trainer" in path for path in paths)
 
 
 def _collect_nemo(source: LaunchSource) -> str:
@@ -273,30 +270,50 @@ def _collect_nemo(source: LaunchSource) -> str:
                 source.report_missing("defaults", why, file.place(("defaults",)))
             given.append(nemo.values_of_files(read.parts))
     overrides = [*given, hydra]
-    option = options.last("recipe")
-    if option is not None:
-        name = options.value_of(option, collected) or ""
-        registry = source.find(nemo.REGISTRY)
-        known = bool(name) and registry == nemo.REGISTRY
-        if not known or not source.collect_python(nemo.REGISTRY, name, overrides):
-            why = f"the recipe {name} is not in the folder" if name else "it is not known"
-            source.report_missing(option.name, why, option.place)
-            nemo.collect_nemo(overrides, collected, folder.environment)
-        if (model := nemo.model_of_recipe(name)) is not None:
-            collected.derive("model.name", model, f"the recipe's name {name}")
-        return "megatron-bridge"
     nemo.collect_nemo(overrides, collected, folder.environment)
     recipe = any(path[0] == "train" for path in hydra if len(path) > 1)
     return "megatron-bridge" if recipe or "recipe" in launch.program else "nemo"
 
 
-def _collect_performance_script(source: LaunchSource) -> str:
-    nemo.collect_performance_script(source.options, source.collected)
-    why = "values that no argument gives are in the framework's own files of the recipe"
-    source.report_missing("recipe", why)
-    nemo.collect_nemo([source.hydra], source.collected, source.folder.environment)
+def _is_recipe(source: LaunchSource) -> bool:
+    own = source.program.endswith(
+        ("run_recipe.py", "launch_with_nemo_run.py", "setup_experiment.py")
+    )
+    return (own and bool({"recipe", "model"} & source.keys)) or bool(
+        {"tp", "pp", "ng", "model_recipe_name"} & source.keys
+    )
+
+
+def _collect_recipe(source: LaunchSource) -> str:
+    """A recipe of Megatron-Bridge by its name, or that of a model (scripts/training,
+    scripts/performance), with values that the command replaces; NeMo's performance scripts."""
+    options, collected, environment = source.options, source.collected, source.folder.environment
+    option, name = (
+        options.last("recipe", "model", "model_recipe_name", "mr"),
+        nemo.recipe_of(options),
+    )
+    files = [read_keyed(file, source.folder) for file in source.named if not file.endswith(".py")]
+    collected.files += [file.name for file in files]
+    overrides = [*(nemo.values_of_files([((), file)]) for file in files), source.hydra]
+    found = [each for each in map(source.find, nemo.registries(source.folder, name or "")) if each]
+    if not any(name and source.collect_python(each, name, overrides) for each in found):
+        why = f"the recipe {name or 'that it names'} is not in the folder; it has all other values"
+        source.report_missing("recipe", why, option.place if option is not None else None)
+        nemo.collect_nemo(overrides, collected, environment)
+        collected.derived.pop("model.name", None)
+        nemo.collect_model_of_recipe(name, options, collected)
+    tuned = collected.derived.pop("devices", (None, ""))
+    with collected.overriding_files():
+        nemo.collect_performance_script(options, collected)
+    nodes, each = collected.count_or_default("nodes"), collected.count("devices_per_node")
+    devices = collected.count("devices") or (nodes * each if nodes and each else None)
+    if devices is None:
+        collected.derive("devices", *tuned)
+    elif tuned[0] not in (None, devices) and found[0] != nemo.REGISTRY:
+        why = f"the recipe has that of {tuned[0]} devices, which is scaled with their number"
+        collected.leave_open("global_batch", "recipe", why, source.launch.place)
     bridge = "recipe" in source.program or "experiment" in source.program
-    return "megatron-bridge" if bridge else "nemo"
+    return "megatron-bridge" if bridge or (name or "").endswith("_config") else "nemo"
 
 
 def _collect_others(source: LaunchSource) -> str | None:
@@ -342,11 +359,8 @@ LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
     (lambda each: starts_primus(each.program, each.launch.command.environment), _collect_primus),
     (_is_megatron, _collect_megatron),
     (lambda each: nemo_rl.is_program(each.program), _collect_nemo_rl),
+    (_is_recipe, _collect_recipe),
     (_is_nemo, _collect_nemo),
-    (
-        lambda each: bool({"tp", "pp", "ng", "model_recipe_name"} & each.keys),
-        _collect_performance_script,
-    ),
     (lambda each: True, _collect_others),
 )
 """How a command is recognized, and its reader: the first row that recognizes it reads it."""

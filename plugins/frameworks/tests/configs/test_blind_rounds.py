@@ -668,3 +668,40 @@ def test_a_benchmark_of_maxtext_s_registry(tmp_path: Path) -> None:
     )
     run = read(tmp_path, "a.sh", f"{command}\n")
     assert (run.devices, run.dp, run.global_batch, run.contradictions) == (512, 512, 2048, ())
+
+
+def test_a_launcher_of_megatron_bridge_starts_the_recipe_of_its_tree(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    tree = tmp_path / "src/megatron/bridge"
+    body = (
+        "from megatron.bridge.peft.lora import LoRA\n\n\ndef {}():\n"
+        "    cfg = ConfigContainer(model=Provider(), train=TrainingConfig())\n"
+        "    cfg.model.tensor_model_parallel_size = 2\n"
+        "    cfg.model.pipeline_model_parallel_size = 4\n    cfg.train.global_batch_size = 64\n"
+        "    cfg.train.micro_batch_size = 1\n    cfg.peft = LoRA()\n    return cfg\n"
+    )
+    for name, text in {
+        "recipes/__init__.py": "from megatron.bridge.recipes.llama import *\n",
+        "recipes/llama/__init__.py": "from .llama3 import llama3_8b_peft_config\n",
+        "recipes/llama/llama3.py": body.format("llama3_8b_peft_config"),
+        "perf_recipes/llama/h100.py": body.format("llama3_8b_pretrain_16gpu_h100_fp8cs_config"),
+    }.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    start = "bash scripts/training/train.sh --nodes 2 --gpus-per-node 8"
+    (tmp_path / "scripts/training").mkdir(parents=True)
+    (tmp_path / "scripts/training/train.sh").write_text(
+        'exec uv run python "${SCRIPT_DIR}/setup_experiment.py" "$@"\n'
+    )
+    run = read(tmp_path, "a.sh", f"{start} --model llama3_8b --mode lora -tp 4\n")
+    assert (run.framework, run.tp, run.pp, run.devices) == ("megatron-bridge", 4, 4, 16)
+    assert (run.global_batch, run.model.lora_rank) == (64, 32)
+    command = (
+        "python scripts/performance/setup_experiment.py -m llama -mr llama3_8b -ng 16 -g h100 "
+        "-c fp8_cs"
+    )
+    run = read(tmp_path, "b.sh", f"{command}\n")
+    assert (run.tp, run.pp, run.devices, run.precision, run.global_batch) == (2, 4, 16, "fp8", 64)
+    recipe = "llama3_8b_pretrain_16gpu_h100_fp8cs_config"
+    run = read(tmp_path, "c.sh", f"{start.replace('2', '4', 1)} --recipe {recipe}\n")
+    assert (run.devices, run.global_batch) == (32, None)
