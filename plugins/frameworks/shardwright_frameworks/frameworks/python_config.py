@@ -76,7 +76,8 @@ def python_framework(file: PythonFile) -> str | None:
         "training", "parallelism"
     } <= keys:  # fmt: skip
         return "torchtitan"
-    if any(module.startswith("nanotron.config") for module in file.modules):
+    nanotron = any(module.startswith("nanotron.config") for module in file.modules)
+    if nanotron and "parallelism" in keys:
         return "nanotron"
     top = file.keys()
     if {"parallel", "data"} <= top and top & {"micro_bsz", "micro_num"}:

@@ -236,6 +236,10 @@ def _collect_llama_factory(source: KeyedSource) -> str:
     if is_second:
         llama_factory.collect_llama_factory(file, collected)
     named = hf_trainer.collect_trainer(given, collected)
+    by_command = not named and "fsdp" in f"{source.folder.root.name}/{file.name}".lower()
+    if by_command and "zero_stage" not in collected.placed:
+        why = "the file is named after FSDP, of which accelerate's file decides"
+        collected.leave_open("zero_stage", "fsdp", why, Place(file.name, 1))
     if not is_second:
         llama_factory.collect_first(file, collected, is_megatron=is_megatron)
     if is_megatron:

@@ -705,3 +705,18 @@ def test_a_launcher_of_megatron_bridge_starts_the_recipe_of_its_tree(tmp_path: P
     recipe = "llama3_8b_pretrain_16gpu_h100_fp8cs_config"
     run = read(tmp_path, "c.sh", f"{start.replace('2', '4', 1)} --recipe {recipe}\n")
     assert (run.devices, run.global_batch) == (32, None)
+
+
+def test_classes_of_nanotron_are_no_run(tmp_path: Path) -> None:
+    text = "from nanotron.config import Config\n\nclass A(Config):\n    model: int = 1\n"
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "config.py", text)
+
+
+def test_a_file_named_after_fsdp_is_sharded_by_its_command(tmp_path: Path) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: lora\ncutoff_len: 512\nbf16: true\n"
+    run = read(tmp_path, "sft_fsdp.yaml", text)
+    assert (run.framework, run.zero_stage, "zero_stage" in run.defaults) == (
+        "llama-factory", None, False,
+    )  # fmt: skip
+    assert read(tmp_path, "sft.yaml", text).defaults["zero_stage"].value == 0
