@@ -713,7 +713,7 @@ def test_classes_of_nanotron_are_no_run(tmp_path: Path) -> None:
         read(tmp_path, "config.py", text)
 
 
-def test_a_file_named_after_fsdp_is_sharded_by_its_command(tmp_path: Path) -> None:
+def test_a_file_that_its_command_shards(tmp_path: Path) -> None:
     text = "model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: lora\ncutoff_len: 512\nbf16: true\n"
     run = read(tmp_path, "sft_fsdp.yaml", text)
     assert (run.framework, run.zero_stage, "zero_stage" in run.defaults) == (
