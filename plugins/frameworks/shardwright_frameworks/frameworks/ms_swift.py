@@ -56,6 +56,8 @@ def collect_megatron(options: Options, collected: Collected) -> None:
         each for each in collected.unknown if not is_known("ms-swift", option_key(each.option))
     ]
     options.collect_counts(collected, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
+    if options.last(*_TUNED) is not None:  # `full` without it
+        _collect_tuner(options, collected, options.given[0].place)
     for option in options.of("model"):
         model = options.value_of(option, collected)
         collected.set("model.name", model, option.place, option.name)
@@ -70,7 +72,7 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
     options.collect_counts(collected, {"sequence_parallel_size": "cp"})
     collected.default(
         "ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1,
-        recompute="full", devices_per_node=1,
+        recompute="full", devices_per_node=1, micro_batch=1, optimizer="adamw_torch",
     )  # fmt: skip
     if not deepspeed and "fsdp" not in options:
         collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)

@@ -720,3 +720,23 @@ def test_a_file_that_its_command_shards(tmp_path: Path) -> None:
         "llama-factory", None, False,
     )  # fmt: skip
     assert read(tmp_path, "sft.yaml", text).defaults["zero_stage"].value == 0
+
+
+def test_a_rank_without_an_adapter_has_no_effect(tmp_path: Path) -> None:
+    text = "base_model: Qwen/Qwen3-8B\ndatasets: [{path: a}]\nsequence_len: 512\nlora_r: 64\n"
+    run = read(tmp_path, "a.yml", f"{text}adapter:\n")
+    assert (run.framework, run.model.lora_rank) == ("axolotl", None)
+    assert [one.option for one in run.unused] == ["lora_r"]
+    assert [run.defaults[key].value for key in ("zero_stage", "optimizer")] == [
+        0, "adamw_torch_fused",
+    ]  # fmt: skip
+    assert read(tmp_path, "b.yml", f"{text}adapter: qlora\n").model.lora_rank == 64
+
+
+def test_adapters_of_ms_swift_on_megatron_have_its_rank(tmp_path: Path) -> None:
+    command = "megatron sft --model Qwen/Qwen3-8B --tensor_model_parallel_size 2"
+    run = read(tmp_path, "a.sh", f"NPROC_PER_NODE=2 {command} --tuner_type lora\n")
+    assert (run.framework, run.model.lora_rank) == ("ms-swift", 8)
+    run = read(tmp_path, "b.sh", f"NPROC_PER_NODE=2 {command} --tuner_type full --lora_rank 4\n")
+    assert run.model.lora_rank is None
+    assert read(tmp_path, "c.sh", f"NPROC_PER_NODE=2 {command}\n").model.lora_rank is None
