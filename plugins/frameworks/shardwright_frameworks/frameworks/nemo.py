@@ -24,7 +24,7 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.flavors import collect_figures
-from shardwright_frameworks.frameworks.megatron import collect_layout
+from shardwright_frameworks.frameworks.megatron import collect_layout, keep_recomputed_layers
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
@@ -127,6 +127,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "gated_linear_unit": ("model.gated_mlp", truth_of),
     "activation": ("model.gated_mlp", _gated),
     "recompute_num_layers": ("recompute_layers", count_of),
+    "activations_checkpoint_num_layers": ("recompute_layers", count_of),
     # Of FlagScale, which writes Megatron-LM's options as YAML.
     "nnodes": ("nodes", degree_of),
     "nproc_per_node": ("devices_per_node", degree_of),
@@ -134,6 +135,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "swiglu": ("model.gated_mlp", truth_of),
     "untie_embeddings_and_output_weights": ("model.tied_embeddings", _untied),
 }
+_METHODS = (("recompute_method",), ("activations_checkpoint_method",))
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 REGISTRY = "src/megatron/bridge/recipes/__init__.py"
 """Megatron-Bridge's recipes, by the name of their functions."""
@@ -283,8 +285,8 @@ def collect_nemo(
                 _collect_one(path, value, place, collected)
     _collect_low_precision(merged, collected)
     _collect_sharding(merged, collected)
-    if collected.get("recompute") != "full":
-        collected.placed.pop("recompute_layers", None)
+    methods = [v for path, (v, _) in merged.items() if path[-1:] in _METHODS]
+    keep_recomputed_layers(collected, word_of(methods[-1]) if methods else None)
     _collect_modules(merged, collected)
     collect_memory(merged, collected)
     for path, (value, place) in merged.items():

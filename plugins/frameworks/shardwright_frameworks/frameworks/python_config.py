@@ -159,7 +159,7 @@ def collect_python_torchtitan(
 def _family(function: str, flavor: str) -> str:
     """The model of a function of the registry: a family that its name has (`rl_grpo_qwen3`), or the
     part before the flavor (`llama3_8b`)."""
-    name = function.lower()
+    name = function.lower().removeprefix("graph_trainer_")
     family = next((words for words in _FAMILIES if words in name), "")
     if family:
         return _FAMILIES[family]

@@ -14,6 +14,7 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.interpolation import Open, resolved
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
+    count_of,
     degree_of,
     recompute_of,
     text_of,
@@ -22,6 +23,7 @@ from shardwright_frameworks.configs.keyed_values import (
 )
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.frameworks.megatron import keep_recomputed_layers
 from shardwright_frameworks.frameworks.nemo import Values
 from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place
@@ -69,7 +71,7 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
     "offload_policy": ("optimizer_offload", truth_of),
     "dtype": ("precision", _dtype),
     "recompute_granularity": ("recompute", _granularity),
-    "recompute_num_layers": ("recompute_layers", degree_of),
+    "recompute_num_layers": ("recompute_layers", count_of),
 }
 # Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
 _BETWEEN_UPDATES = ("param_offload", "optimizer_offload", "grad_offload")
@@ -165,12 +167,8 @@ def collect_verl(
     name = collected.placed.get("model.name")
     if name is not None:
         collect_figures(str(name.value), "", collected, name.place, name.option)
-    by_block = any(
-        path[-1] == "recompute_method" and word_of(value) == "block"
-        for path, (value, _) in given.items()
-    )
-    if collected.get("recompute") != "full" or not by_block:
-        collected.placed.pop("recompute_layers", None)
+    methods = [word_of(v) for path, (v, _) in given.items() if path[-1] == "recompute_method"]
+    keep_recomputed_layers(collected, methods[-1] if methods else None)
     # A program that depends on a condition is unknown.
     if policy and megatron and "tp" not in {*collected.placed, *collected.open_keys}:
         place = next(iter(given.values()))[1]

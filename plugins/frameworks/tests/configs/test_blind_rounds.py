@@ -740,3 +740,23 @@ def test_adapters_of_ms_swift_on_megatron_have_its_rank(tmp_path: Path) -> None:
     run = read(tmp_path, "b.sh", f"NPROC_PER_NODE=2 {command} --tuner_type full --lora_rank 4\n")
     assert run.model.lora_rank is None
     assert read(tmp_path, "c.sh", f"NPROC_PER_NODE=2 {command}\n").model.lora_rank is None
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "expected"),
+    [("block", 0, ("none", None)), ("block", 2, ("full", 2)), ("uniform", 1, ("full", None))],
+)
+def test_layers_that_run_again_are_those_of_the_method_block(
+    tmp_path: Path, method: str, layers: int, expected: tuple[str, int | None]
+) -> None:
+    text = (
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: qwen3_8B.yaml\n"
+        "    overrides:\n      tensor_model_parallel_size: 1\n      micro_batch_size: 1\n"
+        f"      recompute_granularity: full\n      recompute_method: {method}\n"
+        f"      recompute_num_layers: {layers}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.recompute, run.recompute_layers) == expected
+    options = f"--recompute-granularity full --recompute-method {method}"
+    run = read(tmp_path, "a.sh", f"{MEGATRON} {options} --recompute-num-layers {layers}\n")
+    assert (run.recompute, run.recompute_layers) == expected
