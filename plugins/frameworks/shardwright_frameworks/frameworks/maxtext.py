@@ -51,6 +51,12 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "num_slices": ("nodes", degree_of),
 }
 _FIGURES = frozenset(key for key, (about, _) in _KEYS.items() if about.startswith("model."))
+# Figures that doublings of `global_parameter_scale` double in turn: heads and feed-forward first,
+# then the width, then the layers (configs/types.py, get_individual_scales).
+_SCALED = {
+    "base_num_query_heads": 2, "base_num_kv_heads": 2, "base_mlp_dim": 2, "base_moe_mlp_dim": 2,
+    "base_emb_dim": 1, "base_num_decoder_layers": 0,
+}  # fmt: skip
 _AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
 _OF_DP = {"dp", "ep"}
 _AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|data|{'|'.join(_AXES)})_parallelism")
@@ -165,10 +171,14 @@ def collect_maxtext(
         if key in given and "per_device_batch_size" not in given:
             why = "prompts of reinforcement learning, each with several texts"
             collected.leave_open(about, key, why, given[key][1])
+    scale = degree_of(given.get("global_parameter_scale", (1, None))[0]) or 1
     for key, (value, place) in given.items():
         if key in _KEYS:
             name, reader = _KEYS[key]
-            collected.set(name, reader(value), place, key)
+            read = reader(value)
+            if key in _SCALED and isinstance(read, int):
+                read *= 2 ** ((scale.bit_length() - 1 + _SCALED[key]) // 3)
+            collected.set(name, read, place, key)
         if not is_known("maxtext", key):
             collected.report_unknown(key, place)
     _axes(given, collected)
@@ -318,5 +328,10 @@ def _batch(batch: tuple[Any, Place], collected: Collected) -> None:
     ranks = 1
     for axis in ("tp", "pp", "cp"):
         ranks *= collected.count(axis) or 1
-    if number * ranks >= 1 and number * ranks == int(number * ranks) and ranks == 1:
+    if number * ranks < 1 or number * ranks != int(number * ranks):
+        return
+    if ranks == 1:
         collected.set("micro_batch", int(number), batch[1], "per_device_batch_size")
+    elif (collected.count("pp") or 1) == 1:
+        how = f"per_device_batch_size {each} x {ranks} devices of a replica"
+        collected.derive("micro_batch", int(number * ranks), how)

@@ -760,3 +760,29 @@ def test_layers_that_run_again_are_those_of_the_method_block(
     options = f"--recompute-granularity full --recompute-method {method}"
     run = read(tmp_path, "a.sh", f"{MEGATRON} {options} --recompute-num-layers {layers}\n")
     assert (run.recompute, run.recompute_layers) == expected
+
+
+def test_a_global_scale_of_maxtext_scales_the_model(tmp_path: Path) -> None:
+    words = (
+        "base_emb_dim=2048 base_num_query_heads=16 base_mlp_dim=7168 base_num_decoder_layers=16 "
+        "global_parameter_scale=32 ici_tensor_parallelism=4 ici_fsdp_parallelism=-1 "
+        "per_device_batch_size=3 max_target_length=2048"
+    )
+    run = read(tmp_path, "a.sh", f"python3 -m maxtext.trainers.pre_train.train base.yml {words}\n")
+    model = run.model
+    assert (model.num_layers, model.hidden_size, model.num_heads) == (32, 2048 * 4, 16 * 4)
+    assert (model.ffn_size, run.micro_batch) == (7168 * 4, 12)
+
+
+def test_answers_belong_to_the_length_of_ms_swift(tmp_path: Path) -> None:
+    command = "megatron rlhf --rlhf_type grpo --model Qwen/Qwen3-8B --max_length 1024"
+    run = read(tmp_path, "a.sh", f"NPROC_PER_NODE=2 {command} --max_completion_length 2048\n")
+    assert run.seq_len == 3072
+    run = read(tmp_path, "b.sh", f"NPROC_PER_NODE=2 {command.replace('megatron', 'swift')}\n")
+    assert run.seq_len == 1536
+
+
+def test_published_weights_in_few_bits_are_named(tmp_path: Path) -> None:
+    text = "model_name_or_path: A/Llama-3-8B-GPTQ\nfinetuning_type: lora\ncutoff_len: 512\n"
+    run = read(tmp_path, "a.yaml", text)
+    assert [one.why.partition(":")[0] for one in run.unresolved] == ["GPTQ"]
