@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from executor.replay.mode_switch import HandingMode
+from executor.replay.torch_calls import InterceptTorchCalls
 from executor.weight_products import Product, Target, outside_weights, recognise, target_of
 from profiles.errors import RunError
 
@@ -114,7 +114,7 @@ class SplitBackward:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Around a forward, and around each recomputation of it."""
-        with self.under_these_hooks(), HandingMode(self._handle):
+        with self.under_these_hooks(), InterceptTorchCalls(self._handle):
             yield
 
     @contextmanager

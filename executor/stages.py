@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only, tree_unflatten
 
-from executor.absent import answer_for_weights, first_weights, leave_out
+from executor.placeholder_weights import answer_for_weights, first_weights, leave_out
 from executor.replay.data_flow import Call, DataFlow, Leaf, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.leaves import leaves_of, mapped
-from executor.replay.mode_switch import ModeSwitch
+from executor.replay.torch_calls import TorchCallSwitch
 from executor.replay.wire import answering, narrowed, sent, taken
 from executor.replica_gradients import ReplicaGradients
 from executor.split_backward import SplitBackward
@@ -90,7 +90,7 @@ class StageModule(nn.Module):
         self._number = self._depth = 0
         self._running_own = False  # the outermost unit that runs
         self._in_loss = False  # all of it is the last stage's, and values may decide what runs
-        self._looking = ModeSwitch(self._between)
+        self._looking = TorchCallSwitch(self._between)
         # id of a tensor -> (the tensor, its number): it must stay alive, or its id could be that of
         # another tensor later.
         self._standing: dict[int, tuple[Tensor, int]] = {}

@@ -29,7 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.replay.draws import DrawsSeen
-from executor.replay.mode_switch import HandingMode
+from executor.replay.torch_calls import InterceptTorchCalls
 from executor.replay.wire import narrowed, stored_type, wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
@@ -184,7 +184,7 @@ class _Recording:
             handles.append(unit.register_forward_pre_hook(began, with_kwargs=True))
             handles.append(unit.register_forward_hook(partial(self._ended, path)))
         try:
-            with HandingMode(self._handle):
+            with InterceptTorchCalls(self._handle):
                 run()
         finally:
             for handle in handles:

@@ -11,7 +11,7 @@ Handle = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Takes a torch function with its arguments, and returns the result of the call."""
 
 
-class HandingMode(TorchFunctionMode):
+class InterceptTorchCalls(TorchFunctionMode):
     """Inside it, `handle` makes every call of a torch function."""
 
     def __init__(self, handle: Handle) -> None:
@@ -24,7 +24,7 @@ class HandingMode(TorchFunctionMode):
         return self._handle(func, args, kwargs or {})
 
 
-class ModeSwitch:
+class TorchCallSwitch:
     """Enters and leaves a mode of `handle`; `on` says whether it is entered. It is left while a
     unit runs: inside, every function would be asked about for nothing, at 4 us each (a thousand in
     an EfficientNetV2; two cores, torch 2.13, 2026-11-23)."""
@@ -42,7 +42,7 @@ class ModeSwitch:
         """Enter the mode, or leave it; one above which another stands stays."""
         mode = self._mode
         if on and mode is None:
-            self._mode = HandingMode(self._handle)
+            self._mode = InterceptTorchCalls(self._handle)
             self._mode.__enter__()  # type: ignore[no-untyped-call] # torch's
         # Only the last mode can be left; one of the model's own may stand above it.
         elif not on and mode is not None and _get_current_function_mode() is mode:

@@ -22,7 +22,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
-from simulator.training_run.fit.logged_source import Calibration, calibrated
+from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.training_run.run.documents import mean_document_length
 from simulator.training_run.run.training_run import TrainingRun

@@ -13,7 +13,7 @@ from profiles.hardware.energy.grid_carbon import grid_of
 from shardwright.analysis.answer_json import ANSWER_KEYS
 from shardwright.cli import app
 from shardwright.requests.compared_frameworks import compared_frameworks
-from simulator.training_run.fit.logged_source import shipped_hash
+from simulator.training_run.fit.recalibration import shipped_hash
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 ASKED = ("plan", "llama-3.1-8b", "--global-batch", "64", "--seq", "4096", "--stack")

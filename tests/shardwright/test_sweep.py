@@ -30,8 +30,8 @@ from planner.batch.sweep import (
     verdict_of,
     with_price,
 )
-from planner.search.answer import SearchOptions
-from planner.search.search import search
+from planner.blocks.answer import SearchOptions
+from planner.blocks.block_search import search
 from profiles.document import decode, encode, to_json
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster

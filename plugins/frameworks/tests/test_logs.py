@@ -41,7 +41,7 @@ from shardwright.requests.planned_step import PlannedStep, step_of
 from shardwright.results.result import as_result
 from shardwright.runs.run import FIGURES
 from shardwright.runs.run_table import read_runs
-from simulator.training_run.fit.logged_source import read_calibration
+from simulator.training_run.fit.recalibration import read_calibration
 
 
 @pytest.fixture(scope="module")
