@@ -211,8 +211,8 @@ class BlockProbe:
         graph, count = self.traced.at(micro_batch, 1), self.cluster.num_devices
         if not 1 < count <= len(graph.chain):
             raise InputError(
-                f"a pipeline of {count} devices needs two devices and as many blocks at least, "
-                f"{graph.name} has {len(graph.chain)} blocks"
+                "a pipeline needs two or more devices and at least as many blocks; got "
+                f"{count} devices, and {graph.name} has {len(graph.chain)} blocks"
             )
         stages = even_stages(self._block_seconds(graph), count)
         return self._plan(graph, Degrees(pp=count), "1f1b", stages)

@@ -75,8 +75,8 @@ class Pipeline:
         for stage in self._stages:
             if stage.dw_runner or (stage.submod.split and stage.submod.split.waits):
                 raise RunError(
-                    f"stage {stage.stage_index} has gradients of weights that no W has made: the "
-                    "schedule lacks one"
+                    f"stage {stage.stage_index}: weight gradients are incomplete, because the "
+                    "schedule has too few W actions"
                 )
         return torch.stack(self._losses).mean() if self._last else None
 

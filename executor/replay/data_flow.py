@@ -352,7 +352,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     missing = sorted(set(range(len(entries))) - flow.reached)
     if missing:
         raise MismatchError(
-            f"the model never calls {entries[missing[0]]!r}, where the plan cuts it"
+            f"the plan cuts the model at {entries[missing[0]]!r}, which its forward never calls"
         )
     return flow
 

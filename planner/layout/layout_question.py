@@ -75,8 +75,8 @@ class LayoutQuestion:
             raise InputError(f"--lora {self.lora_rank}: the rank of adapters is 1 or more")
         if self.options.frozen_type and not self.lora_rank:
             raise InputError(
-                f"--base-precision {self.options.frozen_type}: weights are kept in few bits where "
-                "they are frozen, and here all are trained; give --lora RANK, or leave it out"
+                f"--base-precision {self.options.frozen_type} applies to frozen weights, but this "
+                "run trains all weights; add --lora RANK, or leave it out"
             )
 
 

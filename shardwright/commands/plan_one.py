@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
-    """Answers one question by the search that fits it."""
+    """Answers one request by the search for it (plan_route.py)."""
     why = why_no_layouts(request)
     if not why:
         # Here, since only this branch needs the models of figures.
@@ -62,8 +62,8 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
     for each in options_of(PlanOptions):
         if each.layouts_only and each.is_set(getattr(request.options, each.name)):
             raise InputError(
-                f"{each.flag} is of layouts, and this is planned block by block: {why}. Name a "
-                "framework (--stack) or leave it out"
+                f"{each.flag} needs the search over layouts, but this request is planned block by "
+                f"block: {why}. Name a framework (--stack) or leave it out"
             )
     request.axes.for_blocks()
 
