@@ -209,8 +209,8 @@ class _Stage(PipelineStage):
         self.submod.micro_batch = self._earlier + chunk
         with self._timer(f"{self.stage_index}F{chunk}"):
             output = super().forward_one_chunk(chunk, *args, **kwargs)
-        # The runtime keeps outputs and losses of the last stage to the end of the step. Their
-        # graphs would keep what was received, and its gradients.
+        # The runtime keeps the outputs and losses of the last stage to the end of the step, and
+        # their graphs would keep received tensors and their gradients.
         self.output_chunks[-1:] = [x.detach() for x in self.output_chunks[-1:]]
         return output
 
