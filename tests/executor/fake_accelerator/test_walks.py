@@ -23,6 +23,7 @@ from tests.executor.cases import (
     CNN_ENTRIES,
     GPT2_ENTRIES,
     LLAMA_ENTRIES,
+    TINY_LLAMA,
     make_plan,
     write_models,
 )
@@ -47,12 +48,19 @@ ALLOWED: dict[tuple[str, str], str] = {}
 
 
 def quick_plans(folder: Path) -> dict[str, Plan]:
-    """Every schedule and ZeRO stage, tp, recomputation, both precisions, ties, hybrid sharding."""
+    """Every schedule and ZeRO stage, tp, recomputation, both precisions, ties, hybrid sharding.
+
+    As few layers as leave a stage with two: a walk takes seconds for each.
+    """
     models = write_models(folder)
     full = Recompute.FULL
 
-    def llama(name: str = "none", **rest: object) -> Plan:
-        return make_plan(models["llama"], LLAMA_ENTRIES, schedule=name, **rest)  # type: ignore[arg-type] # fields by name
+    def llama(name: str = "none", *, pp: int = 1, vpp: int = 1, **rest: object) -> Plan:
+        layers = 1 + pp if vpp == 1 else 4
+        path = folder / f"llama-{layers}.json"
+        path.write_text(json.dumps({**TINY_LLAMA, "num_hidden_layers": layers}))
+        entries = (*LLAMA_ENTRIES[: 1 + layers], LLAMA_ENTRIES[-1])
+        return make_plan(str(path), entries, schedule=name, pp=pp, vpp=vpp, **rest)  # type: ignore[arg-type] # fields by name
 
     return {
         "zero-0": llama(dp=8),
