@@ -19,7 +19,6 @@ from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import resolve_model
 from profiles.model.training_precision import training_precision
 from shardwright.options.plan_options import PlanOptions
-from shardwright.requests.executor_layouts import trace_blocks
 from shardwright.requests.named_model import described_of, import_from_here, sample_of
 from shardwright.requests.plan_choices import (
     ANY_STACK,
@@ -113,8 +112,9 @@ def plan_batch(model: str, seq: int | None, *, adapters: bool = False) -> UsualB
     try:
         parameters: float = described_of(model, seq).figures.parameters
     except (InputError, TraceError):  # not a transformer: planned block by block
-        work = Workload(global_batch=1, sequence_length=length)
-        parameters = trace_blocks(model, work).at(2).full_parameter_count
+        from profiles.model.building.build import parameter_count
+
+        parameters = parameter_count(resolve_model(model))
     return usual_batch(model, parameters, length, adapters=adapters)
 
 
