@@ -114,7 +114,7 @@ def plan_batch(model: str, seq: int | None, *, adapters: bool = False) -> UsualB
     except (InputError, TraceError):  # not a transformer: planned block by block
         from profiles.model.building.build import parameter_count
 
-        parameters = parameter_count(resolve_model(model))
+        parameters = parameter_count(resolve_model(model), length)
     return usual_batch(model, parameters, length, adapters=adapters)
 
 

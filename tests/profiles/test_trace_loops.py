@@ -179,7 +179,7 @@ def test_inputs_may_be_nested(name: str) -> None:
     assert [tuple(x.shape) for x in built.args] == [(5, 4), (5, 4)]
     expected = built.module({"x": built.args[0], "scale": 2.0, "more": [built.args[1]]})
     assert torch.equal(built.call(built.module, *built.args), expected)
-    assert parameter_count(spec) == 4 * 8 + 8 + 8 * 4 + 4
+    assert parameter_count(spec, 1) == 4 * 8 + 8 + 8 * 4 + 4
 
 
 def test_inputs_without_a_tensor_are_refused() -> None:

@@ -111,9 +111,9 @@ def build_model(
     return built
 
 
-def parameter_count(spec: ModelSpec) -> int:
+def parameter_count(spec: ModelSpec, sequence_length: int) -> int:
     """The parameters of a model, shared ones once. Raises ModelError if it cannot be built."""
-    built = build_model(spec, micro_batch=1, sequence_length=1)
+    built = build_model(spec, micro_batch=1, sequence_length=sequence_length)
     return sum(p.numel() for p in built.module.parameters())
 
 
