@@ -74,6 +74,22 @@ HEAD_COUNTS = (
 """Keys of a transformers configuration with the number of attention heads."""
 
 
+_POSITION_COUNTS = (
+    "max_target_positions",
+    "max_position_embeddings",
+    "n_positions",
+    "context_length",
+    "max_seq_len",
+    "model_max_length",
+)
+
+
+def position_count(config: Mapping[str, Any]) -> int:
+    """The most tokens per sample of a transformers configuration, 0 if it does not say."""
+    found = (config.get(key) for key in _POSITION_COUNTS)
+    return next((count for count in found if isinstance(count, int) and count > 0), 0)
+
+
 def uneven_heads(spec: ModelSpec, tp: int) -> str:
     """Why tp does not divide the configuration's attention heads, or ""."""
     for key in HEAD_COUNTS:
