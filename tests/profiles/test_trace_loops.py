@@ -172,7 +172,8 @@ class Nested(nn.Module):
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
         out: Tensor = self.second(self.first(batch["x"]) * batch["scale"])
-        return out + batch["more"][0]
+        more: Tensor = batch["more"][0]
+        return out + more
 
 
 def _batch() -> dict[str, Any]:
