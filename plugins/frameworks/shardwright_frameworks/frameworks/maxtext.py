@@ -64,7 +64,7 @@ _WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "pr
 _MARKS = frozenset(
     {"per_device_batch_size", "max_target_length", "ici_fsdp_parallelism", "remat_policy",
      "dcn_data_parallelism", "base_emb_dim", "run_name", "ici_tensor_parallelism", "model_name",
-     "base_output_directory", "steps", "dataset_type", "enable_checkpointing"}
+     "base_output_directory", "steps", "dataset_type", "enable_checkpointing", "base_config"}
 )  # fmt: skip
 Given = dict[str, tuple[Any, Place]]
 
@@ -181,6 +181,9 @@ def collect_maxtext(
             collected.set(name, read, place, key)
         if not is_known("maxtext", key):
             collected.report_unknown(key, place)
+    if collected.get("model.num_experts") == 1:
+        del collected.placed["model.num_experts"]
+        collected.placed.pop("model.top_k", None)
     _axes(given, collected)
     _words(given, collected)
     batch = given.get("per_device_batch_size")

@@ -31,6 +31,7 @@ _FAMILIES = {
 }  # fmt: skip
 # `deepseek_v3_pretrain_256gpu_gb200_bf16_config` of Megatron-Bridge.
 _SCALE = re.compile(r"_(\d+)gpus?_")
+_TITAN_RANK = 8  # torchtitan/components/lora.py
 _LORA_RANK = 32  # of Megatron-Bridge's adapters (src/megatron/bridge/peft/lora.py)
 Keys = tuple[str, ...]
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero_stage", "sequence_parallel")
@@ -145,6 +146,9 @@ def collect_python_torchtitan(
         elif path == ("optimizer",) and (kind == "default_adamw" or "muon" in kind.lower()):
             values[("optimizer", "name")] = ("AdamW" if kind == "default_adamw" else "muon", place)
             found.opened.pop(path, None)
+        elif kind == "LoRAConverter":
+            rank, where = found.values.get((*path, "rank"), (_TITAN_RANK, place))
+            collected.set("model.lora_rank", degree_of(rank), where, "rank")
         elif kind.endswith("Converter"):
             for word, converter in _CONVERTERS.items():
                 if word in kind.lower():

@@ -187,7 +187,16 @@ def _collect_torchtune(source: KeyedSource) -> str:
 
 
 def _collect_maxtext(source: KeyedSource) -> str:
-    maxtext.collect_maxtext(maxtext.given_by_file(source.file), source.collected)
+    """Its flags over those of its base file."""
+    given, folder, base = maxtext.given_by_file(source.file), source.folder, None
+    named = source.file.get("base_config")
+    near = folder.path_of(source.file.name)
+    for place in near.parents[:3] if isinstance(named, str) else ():
+        base = folder.name_of(place / named) if base is None else base
+    if base is not None:
+        source.collected.files.append(base)
+        given = maxtext.given_by_file(read_keyed(base, folder)) | given
+    maxtext.collect_maxtext(given, source.collected)
     return "maxtext"
 
 

@@ -786,3 +786,27 @@ def test_published_weights_in_few_bits_are_named(tmp_path: Path) -> None:
     text = "model_name_or_path: A/Llama-3-8B-GPTQ\nfinetuning_type: lora\ncutoff_len: 512\n"
     run = read(tmp_path, "a.yaml", text)
     assert [one.why.partition(":")[0] for one in run.unresolved] == ["GPTQ"]
+
+
+def test_adapters_of_torchtitan_are_converters(tmp_path: Path) -> None:
+    path = tmp_path / "config_registry.py"
+    path.write_text(
+        "from . import model_registry\n\ndef small() -> Trainer.Config:\n"
+        "    return Trainer.Config(\n"
+        '        model_spec=model_registry("8B", converters=[LoRAConverter.Config(rank=16)]),\n'
+        "        training=TrainingConfig(max_context_length=2048))\n"
+    )
+    assert read_config(f"{path}:small").model.lora_rank == 16
+
+
+def test_a_base_file_of_maxtext(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "configs/post_train").mkdir(parents=True)
+    (tmp_path / "configs/base.yml").write_text(
+        "model_name: default\nbase_emb_dim: 2048\nnum_experts: 1\nmax_target_length: 2048\n"
+        "per_device_batch_size: 12.0\nici_fsdp_parallelism: -1\n"
+    )
+    text = "base_config: base.yml\nuse_sft: true\nmax_target_length: 1024\ndataset_type: hf\n"
+    run = read(tmp_path / "configs/post_train", "a.yml", text)
+    assert (run.framework, run.seq_len, run.zero_stage) == ("maxtext", 1024, 3)
+    assert (run.model.hidden_size, run.model.num_experts) == (2048, None)
