@@ -14,7 +14,11 @@ from shardwright_frameworks.configs.keyed_values import (
     truth_of,
 )
 from shardwright_frameworks.frameworks.accelerate import strategy_stage
-from shardwright_frameworks.frameworks.hf_trainer import collect_trainer, given_by_file
+from shardwright_frameworks.frameworks.hf_trainer import (
+    collect_trainer,
+    drop_adapter,
+    given_by_file,
+)
 
 _DEFAULTS = "axolotl 0.12, utils/schemas/config.py"
 _FSDP_RECOMPUTE = ("activation_checkpointing", "fsdp_activation_checkpointing")
@@ -43,9 +47,7 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     if any(truth_of(file.get("fsdp_config", key)) for key in _FSDP_RECOMPUTE):
         collected.placed.pop("recompute", None)  # it replaces `gradient_checkpointing`
     if str(file.get("adapter")).lower() not in ("lora", "qlora"):
-        rank = collected.placed.pop("model.lora_rank", None)
-        if rank is not None:
-            collected.report_unused(rank.option, rank.place, "no effect without an adapter")
+        drop_adapter(collected)
     collect_keys(file, collected, _KEYS)
     if "cut_cross_entropy" in str(file.get("plugins")):
         place = file.place(("plugins",))

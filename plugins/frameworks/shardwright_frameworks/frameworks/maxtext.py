@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.interpolation import Open
-from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
     degree_of,
@@ -20,6 +20,7 @@ from shardwright_frameworks.configs.keyed_values import (
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.configs.python_file import PythonFile, dotted
 from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "MaxText, configs/base.yml (2025-11)"
@@ -199,6 +200,16 @@ def collect_maxtext(
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, recompute="full", precision="bf16", optimizer="adamw",
         zero_stage=3, gradient_accumulation=1,
     )  # fmt: skip
+
+
+def model_file(given: Given, folder: ConfigFolder, near: str) -> KeyedFile | None:
+    """The file of the named model (configs/models), None if it is not there."""
+    model = named_model(given)
+    for name in (f"models/{model}.yml", f"src/maxtext/configs/models/{model}.yml"):
+        found = folder.find(name, near=near) if model else None
+        if found is not None:
+            return read_keyed(found, folder)
+    return None
 
 
 def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:

@@ -110,7 +110,7 @@ def _collect_tuner(options: Options, collected: Collected, place: Place) -> None
     named = options.last(*_TUNED)
     written = None if named is None else options.text(*_TUNED)
     if written == "full":
-        collected.placed.pop("model.lora_rank", None)
+        hf_trainer.drop_adapter(collected)
     elif collected.count("model.lora_rank") is None:
         option, place = (named.name, named.place) if named else ("--train_type", place)
         if written == "lora":

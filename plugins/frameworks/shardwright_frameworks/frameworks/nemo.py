@@ -358,9 +358,10 @@ def collect_memory(values: Values, collected: Collected) -> None:
             kind = "fp32" if whole else "bf16"
             collected.set("gradient_reduction", kind, values[path][1], ".".join(path), over=False)
             break
-    if ("peft", "dim") in values:
-        rank, place = values[("peft", "dim")]
-        collected.set("model.lora_rank", degree_of(rank), place, "peft.dim")
+    for path, (rank, place) in values.items():
+        is_on = truth_of(values.get((*path[:-1], "enabled"), (True,))[0])
+        if path == ("peft", "dim") or (path[-2:] == ("lora", "dim") and is_on):  # of Primus
+            collected.set("model.lora_rank", degree_of(rank), place, ".".join(path))
 
 
 def _collect_sharding(merged: Values, collected: Collected) -> None:

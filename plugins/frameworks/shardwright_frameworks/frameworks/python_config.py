@@ -27,7 +27,7 @@ _RECIPE = re.compile(r"(?:.*\.)?(\w+)\.(?:pretrain|finetune)_recipe")
 # torchtitan's families by a part of their functions' names, longer ones first.
 _FAMILIES = {
     "qwen3_5": "qwen3.5", "qwen35": "qwen3.5", "qwen3": "qwen3", "llama3": "llama3",
-    "llama4": "llama4", "deepseek_v3": "deepseek_v3", "gpt_oss": "gpt_oss",
+    "llama4": "llama4", "flux": "flux", "deepseek_v3": "deepseek_v3", "gpt_oss": "gpt_oss",
 }  # fmt: skip
 # `deepseek_v3_pretrain_256gpu_gb200_bf16_config` of Megatron-Bridge.
 _SCALE = re.compile(r"_(\d+)gpus?_")
@@ -121,7 +121,11 @@ def collect_python_torchtitan(
 ) -> None:
     """A function of torchtitan's registry, with the overrides of the command line."""
     # A run of reinforcement learning has a trainer, and a generator of texts.
-    values = {path: given for path, given in found.values.items() if path[0] != "generator"}
+    values = {
+        path: given
+        for path, given in found.values.items()
+        if path[0] not in ("generator", "inference")
+    }
     prompts, samples = (
         values.get(("async_loop", key))
         for key in ("num_prompts_per_train_step", "num_samples_per_prompt")

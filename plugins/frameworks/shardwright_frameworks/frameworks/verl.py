@@ -150,6 +150,9 @@ def collect_verl(
             why = "what it moves is on the device again during each update"
             collected.report_unused(".".join(path), place, why)
             collected.use(path[-1], place)
+        if path[-1] == "lora_adapter_path" and value and not isinstance(value, Open):
+            why = "the rank is that of the adapter"
+            collected.leave_open("model.lora_rank", ".".join(path), why, place)
         if path not in own and (_is_other(path) or path[-1] in _IMPLIED):
             collected.use(path[-1], place)
     newer = not base and program.endswith("sft_trainer") and "fsdp" not in program

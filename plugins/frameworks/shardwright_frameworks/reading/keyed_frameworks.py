@@ -196,7 +196,8 @@ def _collect_maxtext(source: KeyedSource) -> str:
     if base is not None:
         source.collected.files.append(base)
         given = maxtext.given_by_file(read_keyed(base, folder)) | given
-    maxtext.collect_maxtext(given, source.collected)
+    own = maxtext.model_file(given, folder, base or source.file.name)
+    maxtext.collect_maxtext(given, source.collected, own)
     return "maxtext"
 
 

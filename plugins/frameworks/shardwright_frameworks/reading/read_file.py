@@ -177,7 +177,8 @@ def collect_python(
     models = maxtext.registered(file)
     if requested in models:
         collected.files.append(name)
-        maxtext.collect_maxtext(models[requested], collected)
+        own = maxtext.model_file(models[requested], folder, name)
+        maxtext.collect_maxtext(models[requested], collected, own)
         return "maxtext"
     if models and requested is None:
         raise DocumentError(

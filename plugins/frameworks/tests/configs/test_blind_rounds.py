@@ -810,3 +810,26 @@ def test_a_base_file_of_maxtext(tmp_path: Path) -> None:
     run = read(tmp_path / "configs/post_train", "a.yml", text)
     assert (run.framework, run.seq_len, run.zero_stage) == ("maxtext", 1024, 3)
     assert (run.model.hidden_size, run.model.num_experts) == (2048, None)
+
+
+def test_adapters_are_read_or_named(tmp_path: Path) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: 512\nlora_rank: 16\n"
+    assert read(tmp_path, "a.yaml", f"{text}finetuning_type: full\n").model.lora_rank is None
+    assert read(tmp_path, "b.yaml", text).model.lora_rank == 16
+    run = read(tmp_path, "c.yaml", f"{text}finetuning_type: freeze\n")
+    assert (run.model.lora_rank, run.unresolved[0].option) == (None, "finetuning_type")
+    text = (
+        "modules:\n  post_trainer:\n    framework: megatron\n    model: qwen3_8B.yaml\n"
+        "    overrides:\n      tensor_model_parallel_size: 1\n      micro_batch_size: 1\n"
+        "      lora: {enabled: true, dim: 32}\n"
+    )
+    assert read(tmp_path, "d.yaml", text).model.lora_rank == 32
+    assert read(tmp_path, "e.yaml", text.replace("true", "false")).model.lora_rank is None
+    command = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.lora_adapter_path=a\n"
+    run = read(tmp_path, "f.sh", command)
+    assert "actor_rollout_ref.model.lora_adapter_path" in [one.option for one in run.unresolved]
+    text = (
+        "model: {model_config: {num_hidden_layers: 2}, use_lora: true}\n"
+        "parallelism: {dp: 1, tp: 1, pp: 1}\ntokens: {micro_batch_size: 1, sequence_length: 8}\n"
+    )
+    assert "model.use_lora" in [one.option for one in read(tmp_path, "g.yaml", text).unresolved]
