@@ -112,7 +112,8 @@ def own_config(given: Values, program: str, config: str) -> str:
     its overrides identify where a condition chooses it."""
     sft = "sft_trainer" if "fsdp" in program else "sft_trainer_engine"
     name = config.removesuffix(".yaml") or ("ppo_trainer" if _has_policy(given) else sft)
-    return f"verl/trainer/config/{name}.yaml"
+    folder = "/".join(program.split(".")[:-1]) if "experimental" in program else "verl/trainer"
+    return f"{folder}/config/{name}.yaml"
 
 
 def collect_verl(

@@ -833,3 +833,16 @@ def test_adapters_are_read_or_named(tmp_path: Path) -> None:
         "parallelism: {dp: 1, tp: 1, pp: 1}\ntokens: {micro_batch_size: 1, sequence_length: 8}\n"
     )
     assert "model.use_lora" in [one.option for one in read(tmp_path, "g.yaml", text).unresolved]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "swift app --model Qwen/Qwen3-8B --max_length 2048",
+        "swift infer --model Qwen/Qwen3-8B --max_length 2048 --lora_rank 8",
+        "llamafactory-cli export --model_name_or_path Qwen/Qwen3-8B --cutoff_len 512",
+    ],
+)
+def test_commands_that_do_not_train_are_no_runs(tmp_path: Path, command: str) -> None:
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "a.sh", f"{command}\n")
