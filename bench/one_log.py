@@ -31,7 +31,7 @@ from evidence.groups import source_of
 from evidence.prospective import is_locked
 from profiles.errors import InputError
 from shardwright.runs.run_table import read_measured, read_runs
-from simulator.training_run.fit.logged_source import recalibrate
+from simulator.training_run.fit.recalibration import recalibrate
 from simulator.training_run.fit.step_spread import Knowledge
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile

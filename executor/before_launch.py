@@ -29,7 +29,7 @@ def check_devices(path: str, plan: Plan, *, device: str) -> None:
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if numbers < OLDEST_TORCH:
         raise InputError(
-            f"{path} is run by torch 2.11 or later, torch {version} is installed; install 2.13"
+            f"{path} needs torch 2.11 or later, but torch {version} is installed; install 2.13"
         )
     if device == "cpu":
         return

@@ -36,9 +36,9 @@ check's floor in a random module, 2026-11-22)."""
 def check_gradients(
     plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, *, backend: str = ""
 ) -> GradientCheck:
-    """The check of a whole step; a collective. `backend` as of Rank.
+    """The gradient check of a whole step, on all ranks. `backend` is as for `Rank`.
 
-    Raises RunError where the loss of the unsplit model is not finite.
+    Raises RunError if the loss of the unsplit model is not finite.
     """
     for dtype in EXACT:
         reference_loss, reference = reference_gradients(plan, spec, device, dtype)
@@ -62,11 +62,11 @@ def check_gradients(
 def reference_gradients(
     plan: Plan, spec: ModelSpec, device: torch.device, dtype: str = "float32"
 ) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients of the whole model in this process, by parameter name, in main memory:
-    the model is gone before a rank of the plan is made.
+    """Loss and gradients of the unsplit model in this process, by parameter name, in main memory:
+    the model is freed before a rank of the plan is built.
 
-    The global batch goes through in micro-batches of the plan's size, so that layers which look at
-    the batch (batch normalisation) see what they see in the run.
+    The global batch is split into micro-batches of the plan's size, so that batch normalization
+    uses the same statistics as in the run.
     """
     build = builder_of(plan, spec, dtype)
     built = build(micro_batch=plan.workload.global_batch)
@@ -95,9 +95,9 @@ def compare_gradients(
 ) -> dict[str, Any]:
     """This rank's part of the check: worst relative error over its parameters.
 
-    A gradient that is zero but for rounding (a bias before batch normalisation, the bias of an
-    attention's keys) is compared with a hundred-thousandth of the whole gradient's norm instead of
-    with its own: what passes then is off by 1e-10 of that norm, far below fp32's 6e-8.
+    A gradient that is zero except for rounding (a bias before batch normalization, the bias of
+    attention keys) is compared with 1e-5 of the norm of the whole gradient instead of its own norm.
+    The accepted error is then 1e-10 of the whole norm, far below the 6e-8 of fp32.
     """
     worst, worst_name, checked = 0.0, "", 0
     whole_norm = sum(float(wide(g).norm()) ** 2 for g in reference.values()) ** 0.5
@@ -126,19 +126,20 @@ def compare_gradients(
 
 
 def relative_error(found: Tensor, wanted: Tensor, *, least: float = 0.0) -> float:
-    """Norm of the difference over that of what is wanted, or over `least` where that is more."""
+    """Norm of the difference, divided by the norm of the expected tensor or by `least`, whichever
+    is larger."""
     size = max(float(wide(wanted).norm()), least, 1e-30)
     return float((wide(found) - wide(wanted)).norm()) / size
 
 
 def wide(x: Tensor) -> Tensor:
-    """In double precision, complex where it is."""
+    """The tensor in double precision (complex if it is complex)."""
     return x.to(torch.promote_types(x.dtype, torch.float64))
 
 
 def whole(x: Tensor) -> Tensor:
-    """What the replicas hold together of a tensor that FSDP2 shards (a collective), or the tensor
-    itself, in main memory."""
+    """A tensor in main memory; one that FSDP2 shards is gathered from all replicas first (a
+    collective)."""
     full: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
     return full.detach().cpu()
 

@@ -1,8 +1,7 @@
-"""What a recorder reads time from: the host where it computes, events of a device elsewhere.
+"""Clocks of a recorder: host time on a CPU, device events on an accelerator.
 
-An accelerator works behind the host: around a launch the host's clocks pass in no time. Events are
-recorded in the device's own stream and read when it has caught up, at the end of a step, so that no
-action waits for the device.
+An accelerator runs asynchronously, so host time around a launch is meaningless. Events are recorded
+in the stream of the device, and read at the end of a step, so that no action waits for the device.
 """
 
 from __future__ import annotations
@@ -19,17 +18,18 @@ from profiles.hardware.probe.cpu_clock import ClockReading, Sample, between, rea
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The host's clocks, and on a device the event that was recorded in its stream then."""
+    """A reading of the host's clocks and, on an accelerator, the event recorded at that point of
+    the stream."""
 
     host: ClockReading
     event: Any = None
 
 
 class Clock:
-    """Moments are marked as a step runs, and compared once it has settled. Of a device, wall
-    seconds are its own, CPU seconds those that the host took to launch.
+    """Marks moments during a step and measures the time between them afterwards. On an accelerator,
+    wall seconds are device time, and CPU seconds are the host's launch time.
 
-    event  makes an event that can be timed, `torch.Event` of the device
+    event  creates a timing event (`torch.Event` of the device)
     """
 
     def __init__(self, device: torch.device, event: Callable[[], Any] | None = None) -> None:
@@ -45,12 +45,12 @@ class Clock:
         return Moment(read_clock(), event)
 
     def settle(self) -> None:
-        """Wait until all marked moments have passed."""
+        """Wait until the device has reached all marked moments."""
         if self._behind:
             torch.accelerator.synchronize(self._device)
 
     def sample(self, begin: Moment, end: Moment) -> Sample:
-        """The time between two moments, once settled: events give milliseconds."""
+        """The time between two moments, after `settle`."""
         passed = between(begin.host, end.host)
         if not self._behind:
             return passed

@@ -1,7 +1,7 @@
-"""Launching a plan: torchrun with as many processes as the plan has ranks, and what it says.
+"""Launch a plan with torchrun, one process per rank, and report its output.
 
-The error a user sees is that of the first rank that failed; torchrun ends the others. This file
-imports no torch.
+Users see the error of the first rank that failed; torchrun stops the others. This file does not
+import torch.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ _STEP = re.compile(r"^step (\d+)/(\d+)$")
 def torchrun_command(
     program: str, path: str | Path, processes: int, options: Mapping[str, object]
 ) -> list[str]:
-    """The torchrun command of a program of ours on this machine, ready to be started or printed.
+    """The torchrun command of one of our programs on this machine.
 
-    options  of the program, by name; those that are empty are left out
-    On several nodes, replace `--standalone` by torchrun's own rendezvous flags.
+    options  of the program, by name; empty ones are left out
+
+    On several nodes, replace `--standalone` by torchrun's rendezvous flags.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={processes}", "-m", program, str(path)]
@@ -61,9 +62,12 @@ def torchrun(
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Run a program of ours to its end; raises RunError with the first failing rank's message.
+    """Run one of our programs to its end; raises RunError with the message of the first rank that
+    failed.
 
-    threads   per rank;  announce  told of the command;  progress  of the steps as they come
+    threads   per rank
+    announce  called with the command
+    progress  called for every step
     """
     if announce is not None:
         shown = torchrun_command(program, path, processes, options)
@@ -94,17 +98,18 @@ def run_plan(
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Measurement:
-    """Run the plan in a file on this machine and give back its measurement, written to `output`.
+    """Run the plan in a file on this machine and return its measurement, also written to `output`.
 
-    compiled   compile the units of each stage (executor/compiled_units.py)
-    processes  how many are wanted; None takes the plan's number, another number is refused
-    device     cpu or cuda; "": GPUs for a plan for GPUs where this machine has some, else the CPU
-    any_machine  run although this is not the machine that the plan was made for
-    answer     what the file holds, where it was read before
-    announce   told of the command once nothing is left that refuses it
-    Raises MismatchError where the plan is for other ranks or another machine or cannot be run,
-    InputError where this machine lacks devices, memory or a torch for it, RunError with the first
-    failing rank's message where a rank fails, is killed or waits longer than timeout_s.
+    compiled     compile the units of each stage (executor/compiled_units.py)
+    processes    must be the plan's number of ranks; None: that number
+    device       cpu or cuda; "": cuda for a GPU plan if this machine has GPUs, otherwise cpu
+    any_machine  allow a machine other than the planned one
+    answer       content of the file, if it was read before
+    announce     called with the command after all checks
+
+    Raises MismatchError if the plan is for another number of ranks or another machine or cannot be
+    run, InputError if devices, memory or a suitable torch are missing, and RunError with the
+    message of the first rank that fails, is killed or exceeds timeout_s.
     """
     need_package("torch", f"running {plan_path}", extra="hf")
     answer = answer or read_plan_file(plan_path)
@@ -149,15 +154,15 @@ def run_plan(
 
 
 def device_for(planned: Mapping[str, str]) -> str:
-    """Where a plan for such a machine (PlanFile.machine) runs here: cuda or cpu."""
+    """The device type on which a plan for `planned` (PlanFile.machine) runs here: cuda or cpu."""
     has_gpus = "gpus" in fingerprint_of_machine()
     return "cuda" if planned.get("type") == "gpu" and has_gpus else "cpu"
 
 
 def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads: int = 1) -> None:
-    """Raises MismatchError, with every difference, where this is not the planned machine.
+    """Raises MismatchError, with every difference, if this is not the planned machine.
 
-    planned  PlanFile.machine; an empty one agrees with every machine
+    planned  PlanFile.machine; an empty one matches every machine
     """
     found = fingerprint_of_machine(threads_per_device=threads)
     found["type"] = "cpu" if device == "cpu" else "gpu"
@@ -175,8 +180,8 @@ _GRACE_S = 5.0
 
 
 def _end_after_failure(process: subprocess.Popen[str], errors: Path) -> None:
-    """End a run some seconds after its first rank reported an error: torchrun gives ranks that do
-    not answer (stopped, or waiting in a collective) 30 s. Its ranks end with it."""
+    """Stop a run a few seconds after a rank reported an error, because torchrun waits 30 s for
+    ranks that do not answer (stopped, or in a collective). The other ranks are stopped too."""
     while process.poll() is None:
         if any(errors.glob("rank*.json")):
             try:
@@ -190,7 +195,7 @@ def _end_after_failure(process: subprocess.Popen[str], errors: Path) -> None:
 def _start(
     command: list[str], threads: int, progress: Callable[[int, int], None] | None, errors: Path
 ) -> tuple[int, str]:
-    """Exit status and output of a torchrun command, its steps told as they come."""
+    """Exit status and output of a torchrun command; `progress` is called for every step."""
     environment = {**KEEP_FREED_MEMORY, **os.environ}
     environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     # The ranks import what this process can: the current folder for a user's model code.
@@ -222,7 +227,7 @@ def _start(
 
 
 def out_of_memory_kills() -> int:
-    """How many processes this machine has ended so far for lack of memory; 0 where it does not
+    """Number of processes that this machine has killed so far for lack of memory; 0 if it does not
     count them (Linux does: Documentation/filesystems/proc.rst, vmstat)."""
     try:
         text = Path("/proc/vmstat").read_text(encoding="ascii")
@@ -243,10 +248,11 @@ def first_failure(
     lacks_memory: bool = False,
     ranks: int = 0,
 ) -> str:
-    """What to tell the user: the earliest rank's own message, or what torchrun knows of its end.
+    """The error message for the user: that of the earliest failed rank, or torchrun's reason for
+    its end.
 
-    lacks_memory  whether the system ended processes for lack of memory meanwhile
-    ranks         of the run
+    lacks_memory  whether the system killed processes for lack of memory during the run
+    ranks         number of ranks
     """
     first = min(errors, key=lambda entry: float(entry["time_s"]), default=None)
     reported = {int(entry["rank"]) for entry in errors}

@@ -1,4 +1,4 @@
-"""Peak memory of a rank: what its allocator held, exactly."""
+"""Exact peak memory of a rank, from its allocator."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from profiles.hardware.probe.fingerprint import machine_memory_bytes
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocator had no memory left."""
+    """Whether an error is an allocator's out-of-memory error."""
     lacks = isinstance(error, torch.OutOfMemoryError)
     return lacks or "can't allocate memory" in str(error)  # DefaultCPUAllocator's words
 
 
 def allocated_and_total(device: torch.device) -> tuple[float, float]:
-    """Bytes that this process holds, and those of the device."""
+    """Bytes allocated by this process, and the total of the device."""
     if device.type == "cpu":
         held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return float(held), float(machine_memory_bytes())
@@ -34,11 +34,11 @@ def allocated_and_total(device: torch.device) -> tuple[float, float]:
 
 
 class PeakWatch:
-    """Around the building of a rank and its first steps; `peak_bytes` is, once it is left, the
-    highest number of bytes allocated while `measured` was entered.
+    """Context around the construction of a rank and its first steps. After it, `peak_bytes` is the
+    largest number of bytes allocated inside `measured`.
 
-    On a CPU the allocator keeps no peak: the profiler's allocation records are summed from the
-    beginning on, so that weights and optimizer states are in. Elsewhere the allocator's own figure.
+    The CPU allocator records no peak. There the allocation records of the profiler are summed from
+    the beginning, including weights and optimizer states. An accelerator uses its allocator's peak.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -70,7 +70,7 @@ class PeakWatch:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Around what the peak is wanted of."""
+        """Context around the code whose peak is measured."""
         if self._device.type == "cpu":
             with torch.profiler.record_function("shardwright::measured"):
                 yield
@@ -81,7 +81,7 @@ class PeakWatch:
 
 
 class _Change(NamedTuple):
-    """Bytes allocated at an address (freed: negative) by a thread."""
+    """Bytes allocated at an address by a thread; negative when freed."""
 
     time_us: float
     address: int
@@ -90,12 +90,12 @@ class _Change(NamedTuple):
 
 
 def peak_of_trace(events: list[dict[str, Any]]) -> float:
-    """Highest running sum of the allocations while `shardwright::measured` ran.
+    """Largest running sum of the allocations inside `shardwright::measured`.
 
-    The profiler does not see what a thread of gloo frees last: the copies that its reduce-scatters
-    made stood in the sums for the rest of both steps, up to a third of a peak under ZeRO 3 (torch
-    2.13, 2026-11-23). So memory that is handed out again was free, and what a collective allocated
-    and nobody is seen to free goes with the next change.
+    The profiler misses the last frees of gloo threads: copies made by its reduce-scatters stayed in
+    the sum for both steps, up to a third of a peak under ZeRO 3 (torch 2.13, 2026-11-23). Therefore
+    memory that is allocated again counts as freed before, and a collective's memory without a
+    recorded free counts as freed at the next change.
     """
     changes: list[_Change] = []
     collectives: list[tuple[float, float, object]] = []
@@ -127,7 +127,7 @@ def peak_of_trace(events: list[dict[str, Any]]) -> float:
 def _freed_unseen(
     changes: list[_Change], collectives: list[tuple[float, float, object]]
 ) -> dict[int, int]:
-    """Number of a change -> bytes that were freed before it and of which there is no record."""
+    """Number of a change -> bytes freed before it without a record."""
     freed: Counter[int] = Counter()
     live: dict[int, int] = {}  # address -> number of the change that allocated it
     addresses: list[int] = []  # of those, rising

@@ -26,8 +26,8 @@ def gather_all(mine: T, group: Any = None) -> list[T]:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """This process's coordinates, and the one-dimensional mesh of each axis that it is on; `shards`
-    is that of dp, with two dimensions under hybrid sharding: groups, and replicas of each."""
+    """This process's coordinates and, for each axis, its one-dimensional device mesh. `shards` is
+    the mesh of dp; under hybrid sharding it has two dimensions: groups, and replicas of a group."""
 
     degrees: Degrees
     at: Coordinates
@@ -38,12 +38,13 @@ class Mesh:
     _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     def group_of(self, pp_ranks: Sequence[int]) -> Any:
-        """The group of the processes with this one's dp and tp on these pipeline ranks, made once;
-        None where this one is not among them. All processes of a pipeline call it alike.
+        """The process group of these pipeline ranks with this process's dp and tp, cached; None if
+        this process is not a member. All processes of a pipeline must call it with the same
+        arguments.
 
-        Torch names such a group by its members and by how many groups a process knows (2.13,
-        `_hash_ranks_to_str`), and members that know different numbers wait for each other for ever.
-        So a process that is no member makes a group of itself.
+        Torch names a group by its members and the number of groups that the process knows (2.13,
+        `_hash_ranks_to_str`). Members with different numbers would wait for each other forever, so
+        a non-member makes a group with itself as only member.
         """
         dp, tp = self.at.dp, self.at.tp
         ranks = tuple(self.degrees.rank(pp=p, dp=dp, tp=tp) for p in pp_ranks)
@@ -56,7 +57,7 @@ class Mesh:
 
 
 def make_mesh(plan: Plan, device_type: str) -> Mesh:
-    """The mesh; raises MismatchError where the number of processes is not the plan's."""
+    """The mesh; raises MismatchError if the number of processes differs from the plan's."""
     degrees, world = plan.degrees, dist.get_world_size()
     if world != degrees.num_devices:
         raise MismatchError(

@@ -1,7 +1,7 @@
-"""Where a loss or a gradient first is nan or infinite: the step, the rank and the module.
+"""Find the first step, rank and module in which a loss or gradient is nan or infinite.
 
-Asked once something was found not to be finite: the steps run again from the same starting weights,
-inputs and draws, with every module watched, which costs a look at each tensor.
+Used after a run has found such a value: the steps run again from the same starting weights, inputs
+and random draws, with hooks on every module that check each tensor.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from simulator.values.plan import Plan
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where something was not finite; places compare in the order in which it spreads.
+    """A place with a non-finite value; places are ordered by the order of computation.
 
-    step, micro_batch  from 0;  backward  in the backward pass
-    turn   of the stage in the pass;  what  in words;  rank  of the run
+    step, micro_batch  from 0
+    backward           in the backward pass
+    turn               position of the stage in the pass
+    what               description
+    rank               rank of the run
     """
 
     step: int
@@ -41,18 +44,18 @@ class Place:
 
     @property
     def of_pass(self) -> tuple[int, int, bool]:
-        """The pass in which it was found."""
+        """The pass in which the value was found."""
         return self.step, self.micro_batch, self.backward
 
     @property
     def words(self) -> str:
-        """For a person."""
+        """The place as text for users."""
         return f"step {self.step + 1}, rank {self.rank}: {self.what}"
 
 
 def all_finite(tensors: Any) -> bool:
-    """Whether no number in any of the tensors is nan or infinite; unseen by a stage's replay, to
-    which every torch function between units is one of the model's."""
+    """Whether the tensors contain neither nan nor infinity. The check is hidden from the replay of
+    a stage, which counts every torch function between units as the model's."""
     with torch._C.DisableTorchFunction():
         leaves = [x for x in tree_leaves(tensors) if isinstance(x, Tensor)]
         return all(
@@ -65,7 +68,8 @@ def all_finite(tensors: Any) -> bool:
 def first_not_finite(
     plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, *, steps: int, exact: str = ""
 ) -> Place | None:
-    """The first place within so many steps, or None; a collective, alike on every rank."""
+    """The first such place within a number of steps, or None; a collective with the same result on
+    every rank."""
     with Rank(plan, spec, mesh, device, Recorder(), exact=exact) as rank:
         watches = [_Watch(stage, number, len(plan.stages)) for number, stage in rank.stages.items()]
         for step in range(steps):
@@ -87,7 +91,8 @@ def first_not_finite(
 
 
 class _Watch:
-    """One stage's modules; `found` is the first place of a step where something was not finite."""
+    """Hooks on the modules of one stage; `found` is the first place of a step with a non-finite
+    value."""
 
     def __init__(self, stage: StageModule, number: int, count: int) -> None:
         self.found: Place | None = None

@@ -44,7 +44,7 @@ from simulator.values.plan import Plan
 
 
 class _SumOutputs(torch.autograd.Function):
-    """The sum of the ranks' parts of an output; each part has the gradient of the sum."""
+    """The sum of the ranks' partial outputs; the gradient of each part is that of the sum."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
@@ -69,7 +69,7 @@ class _SumGradients(torch.autograd.Function):
 
 
 class _OnFirstRank(torch.autograd.Function):
-    """A whole bias that only the first rank adds; each rank has its whole gradient."""
+    """A whole bias that only the first rank adds; each rank gets its whole gradient."""
 
     @staticmethod
     def forward(ctx: Any, bias: Tensor, first: bool) -> Tensor:
@@ -88,10 +88,10 @@ def _summed(part: Tensor, group: Any) -> Tensor:
 
 
 class WholeInputs:
-    """Whole inputs of layers split by column, one for layers that follow each other and read the
-    same tensor (queries, keys and values): autograd adds the gradients of those layers, and the
-    ranks sum them once. It is kept until a layer split by row follows: under recomputation no layer
-    saves it."""
+    """Whole inputs of layers split by column, shared by consecutive layers that read the same
+    tensor (queries, keys and values): autograd adds the gradients of these layers, and the ranks
+    sum them once. The input is kept until the next layer split by row, because under recomputation
+    no layer saves it."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self.group, self.first = mesh.get_group(), mesh.get_local_rank() == 0
@@ -99,7 +99,7 @@ class WholeInputs:
         self._made: Tensor | None = None
 
     def take(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Before a layer split by column."""
+        """Hook before a layer split by column."""
         x: Tensor = inputs[0]
         state = (x, x._version, torch.is_grad_enabled())
         if self._state is None or self._state[0] is not x or self._state[1:] != state[1:]:
@@ -107,7 +107,7 @@ class WholeInputs:
         return (self._made, *inputs[1:])
 
     def take_share(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Before a layer split by row."""
+        """Hook before a layer split by row."""
         self._state = self._made = None
         bias = module._parameters.get("bias")
         if bias is not None:
@@ -117,7 +117,7 @@ class WholeInputs:
             vars(module)["bias"] = added
 
     def give_sum(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Behind a layer split by row."""
+        """Hook after a layer split by row."""
         vars(module).pop("bias", None)
         total: Tensor = _SumOutputs.apply(output, self.group)  # type: ignore[no-untyped-call] # torch's is
         return total
@@ -126,7 +126,7 @@ class WholeInputs:
 def apply_tensor_parallelism(
     model: nn.Module, rules: Iterable[Rule], mesh: Mesh, starting: StartingWeights
 ) -> Sharding:
-    """Split a stage's linear layers, whose weights are on meta yet, over the tp group.
+    """Split a stage's linear layers, whose weights are still on meta, over the tp group.
 
     Raises TraceError for features that tp does not divide.
     """
@@ -147,8 +147,8 @@ def apply_tensor_parallelism(
 
 
 def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, mesh: Mesh) -> None:
-    """Sum over the tp group the gradients of whole parameters that work on a rank's share alone,
-    such as one norm for the queries of every head."""
+    """Sum over the tp group the gradients of whole parameters that each rank applies to its share
+    only, such as one norm for the queries of all heads."""
     rules = [pattern for pattern, kind in plan.tensor_parallel if kind == "sum_gradient"]
     if plan.degrees.tp == 1 or not rules:
         return
@@ -164,11 +164,12 @@ def apply_fully_sharded(
     compute_dtype: torch.dtype,
     starting: StartingWeights,
 ) -> None:
-    """Fill the stage's weights; FSDP2, one unit per block and one for what is left, where the plan
-    shards, each filled right before; working copies where it only mixes precision.
+    """Fill the stage's weights and apply the plan's sharding: FSDP2 with one unit per block and one
+    for the remaining parameters, each filled right before it is sharded; working copies if the plan
+    only uses mixed precision.
 
-    compute_dtype  what forward and backward run in; weights, gradient sums and optimizer states
-                   are fp32
+    compute_dtype  type of forward and backward; weights, gradient sums and optimizer states are
+                   fp32
     """
     if not plan.zero_stage or plan.degrees.dp == 1:
         starting.fill(stage.model)
@@ -210,27 +211,27 @@ def apply_fully_sharded(
 
 
 def kept_whole(p: Tensor) -> bool:
-    """Whether every replica keeps a parameter where FSDP2 shards the others: it splits no single
-    number, and takes no complex ones beside others. Rank averages their gradients."""
+    """Whether every replica keeps a whole parameter although FSDP2 shards the others: a single
+    number, or a complex parameter among real ones. Rank averages its gradients."""
     return p.dim() == 0 or p.is_complex()
 
 
 def _without_weights(module: nn.Module, args: Any, output: Any) -> Any:
-    """Weights that the unit gives back (learned latents, expanded) as tensors of their own."""
+    """Hook: copies the weights that a unit returns (learned latents, expanded)."""
     return tree_map_only(Tensor, outside_weights, output)
 
 
 def _without_views(module: nn.Module, args: Any, output: Any) -> Any:
-    """FSDP2 makes a unit's weights whole again when the gradient of its output comes. That is not
-    noticed where the output is a view, as of a linear layer, that is changed in place behind the
-    unit: autograd puts another node in the place of the view's."""
+    """Hook: copies outputs that are views. FSDP2 gathers a unit's weights when the gradient of its
+    output arrives. It misses that gradient if the output is a view (as of a linear layer) that is
+    changed in place after the unit, because autograd replaces the view's node."""
     output = _without_weights(module, args, output)
     return tree_map_only(Tensor, lambda x: x.clone() if x._is_view() else x, output)
 
 
 def _sum_what_any_replica_trained(stage: StageModule) -> None:
-    """FSDP2 sums the gradients that a rank has. Where replicas send their rows to different experts
-    those are of different weights, so that zeros must stand for the others."""
+    """Let FSDP2 sum zeros for weights without gradients. It sums only the gradients that a rank
+    has, and replicas that send rows to different experts have gradients of different weights."""
     zeros_for_others = getattr(stage, "set_reduce_scatter_unused_params", None)  # from torch 2.13
     if zeros_for_others is not None:
         zeros_for_others(True)
@@ -243,10 +244,10 @@ def _sum_what_any_replica_trained(stage: StageModule) -> None:
 
 
 def without_shared_weights(units: tuple[nn.Module, ...], model: nn.Module) -> tuple[nn.Module, ...]:
-    """The units of a model that share no parameter with another, nor with what is in none.
+    """The units of a model that share no parameter with another unit or with code outside of units.
 
-    FSDP2 gives a parameter to one unit; what two of them hold (T5's table of words, which encoder,
-    decoder and head use; a layer in two wrappers) stays with the stage as a whole.
+    FSDP2 assigns a parameter to one unit. Parameters of several units (T5's embedding table, used
+    by encoder, decoder and head; a layer in two wrappers) belong to the stage as a whole.
     """
     holders = Counter(id(p) for unit in units for p in set(unit.parameters()))
     owners = defaultdict(set)
@@ -264,17 +265,16 @@ def without_shared_weights(units: tuple[nn.Module, ...], model: nn.Module) -> tu
 
 
 def own_part(p: nn.Parameter) -> nn.Parameter:
-    """What an optimizer updates of a parameter: this rank's part of one that FSDP2 shards, in the
-    same memory. As DTensors the parts would go through its dispatch at each of AdamW's ten ops,
-    half a millisecond a parameter on a CPU (torch 2.13, two linear layers, 2026-11-22).
-    """
+    """The part of a parameter that this rank's optimizer updates, in the same memory: its shard
+    under FSDP2. As a DTensor it would pass through DTensor dispatch in each of AdamW's ten ops,
+    half a millisecond per parameter on a CPU (torch 2.13, two linear layers, 2026-11-22)."""
     return nn.Parameter(p.to_local().detach()) if isinstance(p, DTensor) else p
 
 
 def own_gradient(p: nn.Parameter) -> Tensor | None:
     """The gradient of `own_part`, in the same memory.
 
-    Not recorded: through autograd each gradient took 25 us of host time, 3.5 of the 13 ms of a
+    Autograd is disabled: otherwise each gradient took 25 us of host time, 3.5 of the 13 ms of a
     MobileNet's optimizer step in bf16 (142 parameters, torch 2.13 on a CPU, 2026-11-22).
     """
     with torch.no_grad():

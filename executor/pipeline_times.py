@@ -1,4 +1,4 @@
-"""From the log of steps that were timed to seconds per block, and what lies between actions."""
+"""Seconds per block, and of the gaps between actions, from the logs of timed steps."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ BlockTime = tuple[int, int, str, float, float]
 class StepLog:
     """One step of one rank.
 
-    begin_s  on the clock that all processes of a machine share
-    actions  (name, start, end, CPU seconds), from it
-    loss     where the rank computes it
+    begin_s  on a clock shared by all processes of the machine
+    actions  (name, start, end, CPU seconds), relative to begin_s
+    loss     on ranks that compute it
     """
 
     begin_s: float = 0.0
@@ -38,7 +38,7 @@ class StepLog:
     loss: float | None = None
 
     def seconds_of(self, *prefixes: str) -> float:
-        """Wall seconds of the actions whose names begin so."""
+        """Wall seconds of the actions with this prefix."""
         return sum(end - start for name, start, end, _ in self.actions if name.startswith(prefixes))
 
 
@@ -46,8 +46,8 @@ class StepLog:
 class RankLog:
     """All steps of one rank.
 
-    stamping  (step, stage, CPU seconds) that the stamps of a forward took
-    warm_up   steps at the front that do not count
+    stamping  (step, stage, CPU seconds): cost of the timestamps of a forward
+    warm_up   number of steps at the beginning that do not count
     """
 
     steps: tuple[StepLog, ...]
@@ -57,10 +57,10 @@ class RankLog:
 
 
 def quiet_steps(logs: Sequence[RankLog]) -> tuple[int, ...]:
-    """The middle half by length of the counted steps that no rank's wait for a core disturbed.
+    """The middle half, by duration, of the counted steps in which no rank waited for a core.
 
-    A run's step is a median over undisturbed steps too; here it is a mean over several, because a
-    step is a sum and means add up. Where no step is undisturbed, the middle half of all.
+    A run's step time is a median over undisturbed steps. Here it is a mean over several, because
+    the parts of a step must add up. If every step is disturbed: the middle half of all steps.
     """
     counted = range(logs[0].warm_up, len(logs[0].steps))
     worst = {i: max(log.steps[i].delay_fraction for log in logs) for i in counted}
@@ -71,8 +71,8 @@ def quiet_steps(logs: Sequence[RankLog]) -> tuple[int, ...]:
 
 
 def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[tuple[int, str, float]]:
-    """Stage, letter and seconds of the gaps before actions of a step, but those in which the rank
-    waited for another's result, and before its first."""
+    """Stage, letter and seconds of the gap before each action of a step, except before the first
+    action and gaps in which the rank waited for a message."""
     graph = action_graph(plan.actions)
     spans = {
         name: (log.steps[step].begin_s + start, log.steps[step].begin_s + end)
@@ -94,9 +94,9 @@ def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[tuple[in
 def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tuple[BlockPoint, ...]:
     """One point per kind of block of the chain.
 
-    The CPU seconds of an action are dealt to its blocks in proportion to their own; so is what
-    comes on top of them: waiting for a core inside the action, and the gap before it where the
-    rank waited for no message. That is `*_runtime_s`. What the stamps took is left out.
+    The CPU seconds of an action are distributed over its blocks in proportion to their own CPU
+    seconds. `*_runtime_s` is distributed in the same way: waiting for a core inside the action, and
+    the gap before it unless the rank waited for a message. The cost of timestamps is subtracted.
     """
     chosen = quiet_steps(logs)
     own = _block_samples(logs, chosen)
@@ -152,7 +152,7 @@ def whole_points(
     graph: ModelGraph, logs: Sequence[RankLog], *, wall: bool
 ) -> tuple[BlockPoint, ...]:
     """One point per kind of block, from ranks that each trained the whole model: medians over the
-    micro-batches of the steps of `quiet_steps`.
+    micro-batches of `quiet_steps`.
 
     wall  wall seconds instead of CPU seconds
     """
@@ -176,7 +176,7 @@ def whole_points(
 
 
 def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
-    """Of steps without a pipeline, each rank with a micro-batch or more of its own."""
+    """Overhead of steps without a pipeline, in which each rank has one or more micro-batches."""
     chosen = quiet_steps(logs)
     own = _block_samples(logs, chosen)
     gaps: dict[str, list[float]] = {"F": [], "B": [], "": []}
@@ -217,13 +217,13 @@ def step_overhead(plan: Plan, logs: Sequence[RankLog]) -> StepOverhead:
 
 
 def _letter(action: str) -> str:
-    """F or B of a forward or a backward; nothing of any other action."""
+    """F or B for a forward or backward action; "" for any other action."""
     return next((letter for letter in "FB" if action.startswith(f"0{letter}")), "")
 
 
 def weight_shares(graph: ModelGraph, logs: Sequence[RankLog]) -> dict[str, float]:
-    """Kind of block -> part of its backward that W is, from a pipeline that splits the backward:
-    the CPU seconds of its W in those of its I and W, in means over the same steps."""
+    """Kind of block -> share of W in the CPU seconds of its backward (I and W), from a pipeline
+    that splits the backward; means over the same steps."""
     own = _block_samples(logs, quiet_steps(logs))
     seconds: defaultdict[tuple[int, str], float] = defaultdict(float)
     for block, ref in enumerate(graph.chain):
@@ -238,8 +238,8 @@ def weight_shares(graph: ModelGraph, logs: Sequence[RankLog]) -> dict[str, float
 def _action(
     plan: Plan, logs: Sequence[RankLog], chosen: Sequence[int], stage: int, letter: str
 ) -> tuple[float, float]:
-    """Mean CPU seconds of a stage's forwards or backwards without the stamps, and what comes on
-    top: waiting for a core, and the gap before the action where no message was waited for."""
+    """Mean CPU seconds of a stage's forwards or backwards without the timestamps, and their
+    runtime: waiting for a core, and the gap before the action unless it waited for a message."""
     name = re.compile(rf"{stage}{letter}\d+")
     rows = [
         (action[3], action[2] - action[1])
@@ -260,7 +260,7 @@ def _action(
 
 
 def _stamping(logs: Sequence[RankLog], chosen: Sequence[int], stage: int) -> float:
-    """Mean CPU seconds that the stamps of a stage's forward took."""
+    """Mean CPU seconds for the timestamps of a stage's forward."""
     times = [s for log in logs for step, of, s in log.stamping if step in chosen and of == stage]
     return fmean(times or [0.0])
 

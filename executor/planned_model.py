@@ -1,4 +1,4 @@
-"""The plan in a file and the model that it is for, or why they cannot be run. Imports no torch."""
+"""The plan in a file and its model, or the reason why they cannot be run. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulator.values.runnable import why_not_runnable_plan
 
 
 def runnable(path: str | Path, answer: PlanFile, *, compiled: bool = False) -> Plan:
-    """The plan; raises DocumentError where there is none, MismatchError where it cannot be run."""
+    """The plan; raises DocumentError if the file has none, MismatchError if it cannot be run."""
     if answer.plan is None:
         raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
     if reason := why_not_runnable_plan(answer.plan, compiled=compiled):
@@ -21,9 +21,9 @@ def runnable(path: str | Path, answer: PlanFile, *, compiled: bool = False) -> P
 
 
 def planned_model(path: str | Path, plan: Plan, model: str = "") -> ModelSpec:
-    """The plan's model, or the one that the user names in its place.
+    """The plan's model, or the model named by the user instead.
 
-    Raises MismatchError where it is not what was planned, ModelError for an unknown name.
+    Raises MismatchError if it differs from the planned model, ModelError for an unknown name.
     """
     given = plan.model.endswith(GIVEN)
     if given and not model:

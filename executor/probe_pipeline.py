@@ -1,13 +1,13 @@
-"""Blocks of a model measured as they run: in short runs of the executor.
+"""Measure the blocks of a model in short runs of the executor.
 
-Sums of isolated ops are 4-9 % too low on a CPU; whole blocks predict a stage within 1-5 %: in
-place, the caches are as the block before left them, and code between the ops is included.
+On a CPU, sums of isolated ops are 4-9 % too low, while whole blocks predict a stage within 1-5 %:
+caches are in the state that the previous block left, and code between the ops is included.
 
 One process per device trains the model under 1F1B, with the executor's replay, torch's pipeline
-runtime, messages, gradient accumulation and optimizer steps, and every block is timed where it
-runs. So a block's time holds its share of what training costs around it. A few steps under ZB-H1
-give the share of the weight gradients in each block's backward. On an accelerator, on one device,
-and for models with fewer blocks than devices, every device trains the whole model instead.
+runtime, messages, gradient accumulation and optimizer steps, and each block is timed there. Its
+time therefore includes its share of the overheads of training. A few steps under ZB-H1 measure the
+share of weight gradients in each block's backward. On an accelerator, on one device, and for models
+with fewer blocks than devices, every device trains the whole model instead.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTimes:
-    """Blocks as a pipeline ran them, and how fast the machine was before and after (mean)."""
+    """Block times in a pipeline, and the mean machine speed before and after."""
 
     blocks: tuple[BlockPoint, ...]
     references: tuple[ReferencePoint, ...]
@@ -66,13 +66,12 @@ class PipelineTimes:
 
 @dataclass(frozen=True, slots=True)
 class BlockProbe:
-    """Measures blocks of a model on a cluster, which is this machine: so many processes as it has
-    devices.
+    """Measures the blocks of a model on this machine, with one process per device of the cluster.
 
-    traced  for this machine's kind of device
+    traced  the model, traced for this machine's type of device
 
-    `num_steps` of the methods are counted optimizer steps, of two micro-batches per device each.
-    They raise InputError for no step and RunError where a process fails.
+    `num_steps` is the number of counted optimizer steps, with two micro-batches per device each.
+    The methods raise InputError for no steps and RunError if a process fails.
     """
 
     spec: ModelSpec
@@ -83,26 +82,26 @@ class BlockProbe:
 
     @property
     def has_pipeline(self) -> bool:
-        """Whether this machine has devices enough for a pipeline, and the model blocks enough.
+        """Whether the machine has enough devices, and the model enough blocks, for a pipeline.
 
-        Only on a CPU: on an accelerator the stamps wait for the kernels, which would delay
+        Only on a CPU: on an accelerator, timestamps wait for the kernels, which would delay
         messages.
         """
         cpu = all(group.device.type == "cpu" for group in self.cluster.groups)
         return cpu and 1 < self.cluster.num_devices <= len(self.traced.at(1, 1).chain)
 
     def profiled(self, micro_batch: int, num_steps: int = 12) -> Cluster:
-        """The cluster with the model's blocks measured on it: in a pipeline where that can be, else
-        in the whole model on every device. Raises the errors of both ways of measuring."""
+        """The cluster with measured blocks: in a pipeline if possible, otherwise in the whole model
+        on every device. Raises the errors of both measurements."""
         if self.has_pipeline:
             found = self.in_pipeline(micro_batch, num_steps)
             return with_blocks(self.cluster, found.blocks, references=found.references)
         return with_blocks(self.cluster, self.in_whole(micro_batch, num_steps))
 
     def with_overheads(self) -> Cluster:
-        """The cluster with what the runtime takes around the actions of a pipeline and what steps
-        without one take beside their blocks, as it was with this (small) model; unchanged where no
-        pipeline of it can be measured here."""
+        """The cluster with the overheads measured with this (small) model: of the runtime around
+        the actions of a pipeline, and of steps without a pipeline outside of blocks. Unchanged if
+        no pipeline of the model can be measured here."""
         if not self.has_pipeline:
             return self.cluster
         points = self.in_pipeline(1).blocks
@@ -116,12 +115,11 @@ class BlockProbe:
 
     def in_pipeline(self, micro_batch: int, num_steps: int = 12) -> PipelineTimes:
         """One point per distinct block at a micro-batch size, from a pipeline over all devices, in
-        stages of equal time by the cluster's measured rates.
+        stages of equal time by the measured rates of the cluster.
 
-        After the counted steps a third as many more run under ZB-H1, for the part of each backward
-        that is the gradients of weights. Times are means over the middle half of the undisturbed
-        steps (`quiet_steps`). Raises InputError where the machine has one device or the model fewer
-        blocks than devices (`in_whole` measures those).
+        After the counted steps, a third as many run under ZB-H1, for the share of weight gradients
+        in each backward. Times are means over `quiet_steps`. Raises InputError if the machine has
+        one device or the model fewer blocks than devices (use `in_whole`).
         """
         plan = self.pipeline_plan(micro_batch)
         halved = replace(plan, schedule="zb-h1")
@@ -137,12 +135,11 @@ class BlockProbe:
         )
 
     def in_whole(self, micro_batch: int, num_steps: int = 12) -> tuple[BlockPoint, ...]:
-        """One point per distinct block at a micro-batch size, from steps in which every device
-        trains the whole model at the same time, so that the shared memory is as busy as in
-        training.
+        """One point per distinct block at a micro-batch size, from steps in which all devices train
+        the whole model at the same time, so that the shared memory is as busy as in training.
 
         Times are CPU seconds if a device is one thread, otherwise wall time. Raises ModelError if
-        the model does not fit into memory once per device.
+        the model does not fit in memory once per device.
         """
         graph = self.traced.at(micro_batch, 1)
         plan = self._whole_plan(micro_batch)
@@ -171,8 +168,8 @@ class BlockProbe:
     def _timed(
         self, plans: Mapping[Plan, int]
     ) -> tuple[list[list[RankLog]], tuple[ReferencePoint, ...]]:
-        """The logs of all ranks for each plan of so many counted steps, and the machine's speed
-        before and after; measured anew while no step of the first plan is undisturbed."""
+        """The logs of all ranks for each plan, and the machine's speed before and after; repeated
+        while every step of the first plan is disturbed."""
         if min(plans.values()) < 1:
             raise InputError(f"measuring blocks needs at least one step, got {min(plans.values())}")
         job = {
@@ -211,8 +208,8 @@ class BlockProbe:
         graph, count = self.traced.at(micro_batch, 1), self.cluster.num_devices
         if not 1 < count <= len(graph.chain):
             raise InputError(
-                f"a pipeline of {count} devices needs two devices and as many blocks at least, "
-                f"{graph.name} has {len(graph.chain)} blocks"
+                "a pipeline needs two or more devices and at least as many blocks; got "
+                f"{count} devices, and {graph.name} has {len(graph.chain)} blocks"
             )
         stages = even_stages(self._block_seconds(graph), count)
         return self._plan(graph, Degrees(pp=count), "1f1b", stages)
@@ -245,8 +242,8 @@ class BlockProbe:
         )
 
     def _block_seconds(self, graph: ModelGraph) -> list[float]:
-        """By the ops' prices: under their own names the blocks would have those that were measured
-        earlier, by whatever way, and the cuts would wander."""
+        """Block times from the ops' prices. Measured block times of an earlier profile are ignored,
+        because the cuts would then change from profile to profile."""
         costs = [
             price_block(
                 replace(kind, kind=""),
@@ -260,7 +257,7 @@ class BlockProbe:
 
 
 def even_stages(times_s: Sequence[float], count: int) -> tuple[Stage, ...]:
-    """Blocks cut into `count` stages of about equal time, one block each at least."""
+    """Blocks cut into `count` stages of about equal time, with at least one block each."""
     cuts, done = [0], 0.0
     for index, time_s in enumerate(times_s):
         due = done + time_s / 2 >= sum(times_s) * len(cuts) / count

@@ -44,13 +44,13 @@ LEARNING_RATE = 1e-4
 
 @lru_cache(maxsize=16)
 def _flow(build: Callable[..., BuiltModel], entries: tuple[str, ...], micro_batch: int) -> DataFlow:
-    """Data flow between the blocks; the run whose peak is read and the measured one each build a
-    rank of the same plan, and so does the check where it computes in the plan's type."""
+    """Data flow between the blocks, cached: the run for the memory peak, the measured run and the
+    check build ranks of the same plan."""
     return flow_of(build(micro_batch=micro_batch), entries)
 
 
 def _trained(stage: StageModule) -> list[tuple[str, nn.Parameter]]:
-    """The stage's weights with their names."""
+    """The trainable weights of the stage with their names."""
     return [
         (name, stage.copies.weight_of.get(p, p) if stage.copies else p)
         for name, p in stage.model.named_parameters()
@@ -59,12 +59,12 @@ def _trained(stage: StageModule) -> list[tuple[str, nn.Parameter]]:
 
 
 class Rank:
-    """Builds this rank's stages with their starting weights, and runs steps on them. One is alive
-    at a time: `close` frees what it holds, and as a context manager it does so at the end.
+    """Builds this rank's stages with their starting weights, and runs training steps. Only one may
+    be alive at a time: `close` frees its memory, as does leaving it as a context manager.
 
-    exact  compute in this type whatever the plan's precision, all else as planned: for the gradient
-           check, which rounding to bf16 would drown
-    backend  torch.compile's, for the units; "" runs them eagerly
+    exact    compute in this type instead of the plan's precision: for the gradient check, whose
+             errors would vanish in the rounding of bf16
+    backend  torch.compile backend of the units; "" runs them eagerly
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Rank:
         self.close()
 
     def close(self) -> None:
-        """Free stages, optimizer states and inputs. Hooks and modules hold one another, so that
-        only the collector finds them, of split schedules the second time."""
+        """Free stages, optimizer states and inputs. Hooks and modules reference each other, so only
+        the garbage collector frees them; split schedules need it twice."""
         for stage in self.stages.values():
             if stage.copies is not None:
                 stage.copies.let_go()
@@ -155,13 +155,13 @@ class Rank:
         return stages
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """This rank's trainable parameters by their name in the whole model; of several copies
-        that its stages hold of one, the first."""
+        """This rank's trainable parameters by their name in the whole model; the first copy if its
+        stages have several copies of one."""
         return dict(reversed(self.held()))
 
     def held(self) -> list[tuple[str, nn.Parameter]]:
-        """Every trainable parameter of this rank's stages with its name; stages of one rank hold
-        copies of their own of what they share."""
+        """Every trainable parameter of this rank's stages with its name. Stages of one rank have
+        separate copies of shared parameters."""
         return [found for stage in self.stages.values() for found in _trained(stage)]
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
@@ -185,8 +185,9 @@ class Rank:
     # --- ties ---------------------------------------------------------------------------------
 
     def _synchronise_ties(self) -> None:
-        """Find parameters that several stages hold, and a group of ranks for each such set; of one
-        stage those of which it has copies: layers that share a weight are split one by one."""
+        """Find the parameters that several stages share, and a process group of the ranks for each
+        set; also parameters of one stage with several copies, because layers that share a weight
+        are split one by one."""
         canonical = {name: group[0] for group in self.plan.tied_parameters for name in group}
         mine: dict[str, list[nn.Parameter]] = {}
         for name, p in self.held():
@@ -200,8 +201,8 @@ class Rank:
                 self._ties.append((mine[name], group))
 
     def _sum_tied_gradients(self) -> None:
-        """Every copy gets the sum over this rank's copies and those of the ranks that share it; as
-        all began alike, they stay alike."""
+        """Set every copy's gradient to the sum over all copies, on this rank and others. Copies
+        start equal, so they stay equal."""
         for copies, group in self._ties:
             for p in copies:
                 if p.grad is None:
@@ -220,8 +221,8 @@ class Rank:
     # --- a step -------------------------------------------------------------------------------
 
     def forward_backward(self) -> Tensor | None:
-        """Gradients of the global batch's mean loss; that loss where this rank computes it, on its
-        device: to read it, the host waits for the device."""
+        """Compute the gradients of the global batch's mean loss. Returns the loss on ranks that
+        compute it, as a tensor on the device, since reading it makes the host wait."""
         loss = self.pipeline.step(self.given) if self.pipeline else self._accumulated()
         sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
@@ -257,7 +258,7 @@ class Rank:
         return torch.stack(losses).mean()
 
     def update(self) -> None:
-        """The optimizer step; gradients are dropped."""
+        """Run the optimizer step and discard the gradients."""
         with self.recorder.action("optimizer"):
             for p, part in self._parts:
                 part.grad = own_gradient(p)

@@ -1,5 +1,5 @@
-"""How a rank ends: its error in a file, with its time, by which the launcher tells which rank
-failed first."""
+"""Error files of ranks: an error with its time, from which the launcher finds the rank that failed
+first."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from profiles.errors import ShardwrightError
 
 
 def run_rank(work: Callable[[], None], errors: str) -> NoReturn:
-    """Do the work and end the process; the exit status tells torchrun whether it failed.
+    """Run the work and exit the process; the exit status reports failure to torchrun.
 
-    errors  folder for rank<N>.json with the error, "" for none; stderr has it too
+    errors  folder for rank<N>.json with the error, "" for none; it is also printed to stderr
     """
     die_with_parent()
     code = 0

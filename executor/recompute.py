@@ -17,10 +17,11 @@ from simulator.values.plan import Recompute
 
 
 def apply_recompute(stage: StageModule, kinds: tuple[Recompute, ...]) -> None:
-    """Checkpoint each block of the stage as its kind says.
+    """Apply activation checkpointing to the blocks of a stage, by their recompute kind.
 
-    full       every unit of the block keeps its inputs only
-    attention  the block's attention submodule keeps its inputs only; a block without one is left
+    full       every unit of the block saves its inputs only
+    attention  the block's attention submodule saves its inputs only; no effect without one
+
     Code between the units of a block is not recomputed.
     """
     modules = dict(stage.model.named_modules())
@@ -35,7 +36,7 @@ def apply_recompute(stage: StageModule, kinds: tuple[Recompute, ...]) -> None:
 
 
 def attention_of(module: nn.Module) -> nn.Module | None:
-    """The innermost-named attention submodule of a block: the one that holds no other."""
+    """The attention submodule of a block that contains no other one."""
     found = [m for m in module.modules() if m is not module and "Attention" in type(m).__name__]
     inner = [m for m in found if not any(o is not m and o in set(m.modules()) for o in found)]
     return inner[0] if inner else None

@@ -1,10 +1,10 @@
-"""Recording a rank's step: wall and CPU time of the step, of each action, and of each block.
+"""Record a rank's step: wall and CPU time of the step, of each action, and of each block.
 
-Blocks are timed inside a stage's actions; the model is not changed. Forward: a stamp at the call of
-the module that opens a block. Backward: a hook of autograd's stamps as soon as the gradient of a
-tensor that the module was given is complete. The time between the stamps and the ends of the action
-is the replay and torch's pipeline runtime. If the backward is split, I is stamped like a whole
-backward, and in W every product is timed for the block that ran it forward.
+Blocks are timed inside a stage's actions, without changes to the model. Forward: a timestamp when
+the first module of a block is called. Backward: an autograd hook takes a timestamp when the
+gradient of the module's input is complete. The remaining time of an action is the replay and
+torch's pipeline runtime. With a split backward, I is timed like a whole backward; in W, each
+product counts for the block that ran it forward.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
 class Recorder:
-    """Times the actions of one rank; `steps` holds one log per finished step, `running` is the
-    action that runs, or that failed."""
+    """Times the actions of one rank; `steps` has one log per finished step, `running` is the action
+    in progress or the one that failed."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.running = ""
@@ -47,7 +47,7 @@ class Recorder:
 
     @contextmanager
     def step(self) -> Iterator[StepLog]:
-        """Records what runs inside it as one step, to the end of what it launched."""
+        """Context that records one step, until the device has finished its work."""
         log, self._current = StepLog(), []
         begin = self._clock.now()
         yield log
@@ -64,7 +64,7 @@ class Recorder:
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:
-        """Inside it, the rank works on `name`; outside a step nothing is noted."""
+        """Context in which the rank works on action `name`; not recorded outside of a step."""
         self.running = name
         start = self._clock.now()
         yield
@@ -75,7 +75,7 @@ class Recorder:
 
 @dataclass(slots=True)
 class _Pass:
-    """The stamps of one micro-batch in one stage, by block."""
+    """The timestamps of one micro-batch in one stage, by block."""
 
     begins: dict[int, ClockReading] = field(default_factory=dict)
     ends: dict[int, ClockReading] = field(default_factory=dict)
@@ -83,10 +83,10 @@ class _Pass:
 
 
 class BlockRecorder(Recorder):
-    """A recorder that also times the blocks of the stages it watches.
+    """A recorder that also times the blocks of stages.
 
-    blocks     one entry per block, pass, micro-batch and step, as in RankLog
-    stamping   (step, stage, CPU seconds) of every forward that making the cuts took
+    blocks    one entry per block, pass, micro-batch and step, as in RankLog
+    stamping  (step, stage, CPU seconds): cost of the timestamps of every forward
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class BlockRecorder(Recorder):
         self._behind = torch.cuda.is_available()
 
     def watch(self, stages: Mapping[int, StageModule], entries: tuple[str, ...]) -> None:
-        """Stamp the blocks of these stages; entries are those of the whole model's blocks."""
+        """Time the blocks of these stages; `entries` are those of all blocks of the model."""
         self._stages = stages
         for stage in stages.values():
             if stage.split is not None:
@@ -114,7 +114,7 @@ class BlockRecorder(Recorder):
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:
-        """As Recorder.action, with the blocks of the stages that are watched."""
+        """As Recorder.action, and times the blocks."""
         found = ACTION.fullmatch(name)
         stage = self._stages.get(int(found[1])) if found is not None else None
         if found is None or stage is None:
@@ -142,7 +142,7 @@ class BlockRecorder(Recorder):
             self._note_backward(stage, self._passes.pop(key), start, end, letter=letter)
 
     def _now(self) -> ClockReading:
-        """The clocks; on an accelerator, after the end of all launched kernels."""
+        """The clocks; on an accelerator, after all launched kernels have ended."""
         if self._behind:
             torch.cuda.synchronize()
         return read_clock()

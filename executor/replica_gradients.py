@@ -1,13 +1,13 @@
-"""Means of gradients over replicas that hold whole weights (ZeRO 0), sent in the last backward.
+"""Mean gradients over replicas with whole weights (ZeRO 0), sent during the last backward.
 
-Gradients travel in buckets, as those of DDP do, from the end of the model to its beginning: a
-bucket is sent as soon as the last backward of the step has made its gradients, and received when
-the next one is sent, so that one bucket is held at a time. All ranks send the buckets in one order,
-whatever order their gradients are made in.
+As in DDP, gradients are sent in buckets, from the end of the model to its beginning: a bucket is
+sent as soon as the last backward of the step has made its gradients, and received when the next one
+is sent, so that one bucket is in memory at a time. All ranks send the buckets in the same order,
+whatever the order of their gradients.
 
-Neither of torch's replicas is used: with pipeline schedules that split the backward the gradients
-of DDP are silently wrong (pytorch issue 144530), and `replicate` on FSDP2 holds the weights twice
-(`FSDPParamGroup.wait_for_unshard` copies them, in fp32 too).
+Torch has two alternatives, and neither works here: with schedules that split the backward, the
+gradients of DDP are silently wrong (pytorch issue 144530), and `replicate` on FSDP2 holds the
+weights twice (`FSDPParamGroup.wait_for_unshard` copies them, in fp32 too).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from simulator.memory.held import GRADIENT_BUCKET_BYTES
 class ReplicaGradients:
     """The gradients of one stage's weights over the `size` replicas of a group.
 
-    A weight may have a gradient on some ranks alone (an expert without rows): on the others it
-    counts as zero. One that has none on any rank is left without. Flags of which there are travel
-    in the last bucket, which is sent when the backward is over.
+    If a weight has a gradient on some ranks only (an expert without rows), it counts as zero on the
+    others. If no rank has one, it stays without. Flags for this are sent in the last bucket, after
+    the backward.
 
-    copies  that the stage computes with, if any
+    copies  working copies of the stage, if any
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ReplicaGradients:
 
     @contextmanager
     def sent_as_made(self, split: SplitBackward | None = None) -> Iterator[None]:
-        """Around the last backward of a step, or the last W of `split`."""
+        """Context around the last backward of a step, or around the last W of `split`."""
         hooks: list[Any] = []
         if split is not None:
             split.watch = self._watch
@@ -89,7 +89,7 @@ class ReplicaGradients:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Wait until every gradient is the mean."""
+        """Wait until every gradient is the mean over the replicas."""
         self._send_rest()
         self._receive()
         if not all(self._held):
@@ -103,7 +103,7 @@ class ReplicaGradients:
         return lambda product: self._count(product.numbers(self._bucket_of))
 
     def _wait_for(self, buckets: Iterable[int]) -> None:
-        """Gradients of these buckets, and the end of the backward for the last one."""
+        """Expect gradients of these buckets, and the end of the backward for the last bucket."""
         self._waiting = Counter([*buckets, len(self._buckets) - 1])
 
     def _count(self, buckets: list[int]) -> None:
@@ -151,13 +151,13 @@ class ReplicaGradients:
 
 @lru_cache(maxsize=16)
 def _as_tensor(held: tuple[bool, ...], device: torch.device) -> Tensor:
-    """Made once: the host would wait for a device in every step."""
+    """Flags as a tensor; cached, since the host would wait for the device in every step."""
     return torch.tensor(held, dtype=torch.float32, device=device)
 
 
 def _buckets(weights: Sequence[nn.Parameter]) -> list[list[int]]:
-    """The numbers of the weights in buckets of one type and of a bucket's size or little more,
-    weights as large by themselves; the last one is smaller, or empty. Alike on every rank."""
+    """Numbers of the weights of each bucket: one type, and little more than the bucket size; larger
+    weights have a bucket each. The last bucket is smaller, or empty. Equal on every rank."""
     found: list[list[int]] = []
     filling: dict[torch.dtype, list[int]] = {}
     held: Counter[torch.dtype] = Counter()

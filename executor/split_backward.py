@@ -1,18 +1,18 @@
-"""A backward in two halves: gradients of inputs first (`I`), those of weights later (`W`).
+"""A backward in two parts: gradients of inputs first (`I`), gradients of weights later (`W`).
 
-While a stage runs forward, its products with parameters go through an autograd function of ours
-(executor/weight_products.py). In I its backward gives the gradient of the product's input and sets
-the input and the gradient of the output aside; in W these are multiplied, and the result is added
-to the parameter's gradient. Everything else, a norm's weight, a parametrised weight, a fused kernel
-of weights (LSTM, nn.MultiheadAttention), is done in I as ever. So a product that is not known here
-costs the schedule some of its gain, and never a gradient. This is how the published zero-bubble
-schedules split (Qi et al., arXiv 2401.10241, section 4: weight gradients of linear layers in a
+In the forward of a stage, products with parameters go through our autograd function
+(executor/weight_products.py). In I, its backward returns the gradient of the product's input and
+saves the input and the output's gradient. In W, these two are multiplied and the result is added to
+the parameter's gradient. Everything else (the weight of a norm, a parametrized weight, fused
+kernels such as LSTM and nn.MultiheadAttention) is computed in I. An unrecognized product therefore
+costs the schedule some of its gain, but never a gradient. The published zero-bubble schedules split
+in the same way (Qi et al., arXiv 2401.10241, section 4: weight gradients of linear layers in a
 queue).
 
-torch's own split (torch.distributed.pipelining._backward) is not used: it takes the graph apart by
-reachability, drops weights that are reached from no input, would count shared ones twice (pytorch
-issue 180952) or mix outputs up (170277) in some versions, keeps all that a stage saved until W,
-and runs a checkpointed block again for every group of weights.
+Torch's own split (torch.distributed.pipelining._backward) is not used: it splits the graph by
+reachability, drops weights that are reached from no input, counts shared ones twice (pytorch issue
+180952) or mixes up outputs (170277) in some versions, keeps all saved tensors of a stage until W,
+and reruns a checkpointed block for every group of weights.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from executor.replay.mode_switch import HandingMode
+from executor.replay.torch_calls import InterceptTorchCalls
 from executor.weight_products import Product, Target, outside_weights, recognise, target_of
 from profiles.errors import RunError
 
@@ -35,10 +35,11 @@ Around = Callable[[Any], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A product whose weight has no gradient yet.
+    """A product whose weight gradient is not computed yet.
 
-    versions  of x and dy when they were set aside: who writes to them meanwhile spoils the gradient
-    label     what `SplitBackward.label` was in the forward
+    versions  of x and dy when they were saved: an in-place change before W would make the gradient
+              wrong
+    label     value of `SplitBackward.label` in the forward
     """
 
     product: Product
@@ -57,7 +58,7 @@ class Pending:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Make the gradients and add them; raises RunError where an operand was written to."""
+        """Compute the gradients and add them; raises RunError if an operand has changed."""
         if (self.x._version, self.dy._version) != self.versions:
             raise RunError(
                 f"an operand of a weight of shape {tuple(self.like.shape)} was changed in place "
@@ -83,13 +84,13 @@ Watch = Callable[[Sequence[Pending]], Callable[[Pending], None]]
 
 
 class SplitBackward:
-    """The weights' gradients of one stage that wait for their W.
+    """The pending weight gradients of one stage.
 
-    label   of what runs forward now; noted with each product for those who time them
-    around  context of each product of a W, given its label
-    watch   given the products of a W before its first, returns a function to call after each
-    splits  an I is running
-    waits   products are set aside that no W has taken
+    label   label of the current forward, saved with each product for timing
+    around  context for each product of a W, called with its label
+    watch   called with the products of a W before the first; returns a function to call after each
+    splits  whether an I is running
+    waits   whether products wait for a W
     """
 
     def __init__(self) -> None:
@@ -102,9 +103,9 @@ class SplitBackward:
 
     @contextmanager
     def under_these_hooks(self) -> Iterator[None]:
-        """Inside it, products are split under the saved-tensor hooks of this moment, and not under
-        others: a block that the model itself checkpoints runs again in the backward, where nothing
-        watches, and must save the same tensors both times."""
+        """Context in which products are split under the current saved-tensor hooks only. A block
+        that the model itself checkpoints reruns in the backward without `watching`, and must save
+        the same tensors both times."""
         self._hooks.append(_saved_tensor_hooks())
         try:
             yield
@@ -113,13 +114,14 @@ class SplitBackward:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Around a forward, and around each recomputation of it."""
-        with self.under_these_hooks(), HandingMode(self._handle):
+        """Context around a forward, and around each recomputation of it."""
+        with self.under_these_hooks(), InterceptTorchCalls(self._handle):
             yield
 
     @contextmanager
     def input_half(self) -> Iterator[None]:
-        """Around an I: weights' gradients are set aside. Elsewhere a backward makes all at once."""
+        """Context around an I: weight gradients are deferred. Outside, a backward computes all
+        gradients."""
         self.splits = True
         try:
             yield
@@ -127,7 +129,7 @@ class SplitBackward:
             self.splits = False
 
     def take(self) -> Callable[[], None]:
-        """The W of all that was set aside since the last call."""
+        """The W for all products deferred since the last call."""
         pending, self.waits = self.waits, []
 
         def run() -> None:
@@ -146,7 +148,7 @@ class SplitBackward:
         return run
 
     def _handle(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call of a torch function; through `_Split` where its backward may be split."""
+        """Run a torch function; through `_Split` if its backward may be split."""
         found = recognise(func, args, kwargs) if torch.is_grad_enabled() else None
         if found is None or torch.is_autocast_enabled(found.x.device.type):
             return func(*args, **kwargs)
@@ -158,7 +160,7 @@ class SplitBackward:
 
 
 class _Split(torch.autograd.Function):
-    """A product whose weight's gradient may wait."""
+    """A product whose weight gradient may be deferred."""
 
     @staticmethod
     def forward(
@@ -198,5 +200,5 @@ class _Split(torch.autograd.Function):
 
 
 def _saved_tensor_hooks() -> Any:
-    """The hooks on saved tensors that are in force (a private name of torch 2.11 to 2.13)."""
+    """The current hooks on saved tensors (a private name of torch 2.11 to 2.13)."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True)

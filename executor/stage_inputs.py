@@ -1,4 +1,4 @@
-"""What every stage is given of a batch: the model's inputs and the loss's targets, by name."""
+"""Inputs of every stage: the model's inputs and the loss's targets of a batch, by name."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from profiles.model.building.build import BuiltModel
 def model_arguments(
     args: Sequence[Tensor], targets: Any, constants: frozenset[int] = frozenset()
 ) -> dict[str, Tensor]:
-    """Inputs as arg0, arg1, ..., and the targets' tensors as target0, target1, ..., in the order in
-    which they stand in their tuple or dictionary; without constants of the loss, by their number,
-    which every stage has itself."""
+    """Inputs as arg0, arg1, ..., and tensors of the targets as target0, target1, ..., in the order
+    of their tuple or dictionary; without constants of the loss (by number), which every stage has.
+    """
     given = {f"arg{i}": x for i, x in enumerate(args)}
     leaves = enumerate(tree_leaves(targets))
     return given | {
@@ -26,8 +26,8 @@ def model_arguments(
 
 
 def constants_of(build: Callable[..., BuiltModel], of: BuiltModel) -> frozenset[int]:
-    """Numbers of the targets' tensors that are no part of the batch (weights of classes): the same
-    where the model is built for a sample more."""
+    """Numbers of the target tensors that are not part of the batch (class weights): their shapes do
+    not change with the number of samples."""
     leaves = tree_leaves(of.targets)
     if not any(isinstance(x, Tensor) for x in leaves):
         return frozenset()
@@ -40,14 +40,14 @@ def constants_of(build: Callable[..., BuiltModel], of: BuiltModel) -> frozenset[
 def _target_shapes(
     build: Callable[..., BuiltModel], samples: int
 ) -> tuple[tuple[int, ...] | None, ...]:
-    """Shapes of the targets of so many samples, None for what is no tensor: every rank that a run
-    makes of a plan, and its check, ask for them, and a whole model is built to find them."""
+    """Shapes of the targets for a number of samples, None for non-tensors. Cached, because it
+    builds a whole model, and every rank of a run and its check need the shapes."""
     targets = tree_leaves(build(micro_batch=samples).targets)
     return tuple(tuple(x.shape) if isinstance(x, Tensor) else None for x in targets)
 
 
 def given_again(given: Mapping[str, Tensor], built: BuiltModel) -> tuple[list[Tensor], Any]:
-    """The inputs among `model_arguments`, and the model's targets with those of theirs."""
+    """The inverse of `model_arguments`: the inputs, and the targets with their tensors put back."""
     leaves, spec = tree_flatten(built.targets)
     targets = [given.get(f"target{i}", x) for i, x in enumerate(leaves)]
     return [given[f"arg{i}"] for i in range(len(built.args))], tree_unflatten(targets, spec)

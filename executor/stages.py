@@ -1,12 +1,12 @@
-"""Stages: any set of a model's blocks, run by replaying the model's own forward.
+"""A stage: any set of a model's blocks, run by replaying the model's own forward.
 
-Modules outside the stage hold no weights. Every call that depends on weights, of a unit or of a
-torch function in the code between units, is known by its number (replay/data_flow.py): in a replay
-the stage's own calls run on what stands for their inputs, and all others give placeholders
-of the right shape back. Behind the last of its own calls the replay ends. Any Python between blocks
-runs as it is. So a stage may as well be half of one tower and half of another, or the way down of a
-UNet whose features skip over the stages between: what a later stage takes goes through every stage
-between, and one that only hands a tensor on sends the one that it received.
+Modules outside of the stage have no weights. Every call that depends on weights (of a unit, or of a
+torch function in the code between units) has a number (replay/data_flow.py). In a replay, the
+stage's own calls are computed, and all other calls return placeholders of the right shape. The
+replay ends after the last of the stage's calls. Python code between blocks runs unchanged. So a
+stage may contain half of one tower and half of another, or the encoder of a UNet whose skip
+connections pass other stages: a tensor for a later stage is passed on by every stage in between,
+which sends the tensor that it received.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only, tree_unflatten
 
-from executor.absent import answer_for_weights, first_weights, leave_out
+from executor.placeholder_weights import answer_for_weights, first_weights, leave_out
 from executor.replay.data_flow import Call, DataFlow, Leaf, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.leaves import leaves_of, mapped
-from executor.replay.mode_switch import ModeSwitch
+from executor.replay.torch_calls import TorchCallSwitch
 from executor.replay.wire import answering, narrowed, sent, taken
 from executor.replica_gradients import ReplicaGradients
 from executor.split_backward import SplitBackward
@@ -39,7 +39,7 @@ _CPU = torch.device("cpu")
 
 
 class StopReplay(Exception):
-    """Ends a replay; carries the tensors that cross the cut."""
+    """Ends a replay; contains the tensors that cross the cut."""
 
     def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         self.tensors = tensors
@@ -49,11 +49,13 @@ class StageModule(nn.Module):
     """Blocks [first, last) of a plan's order as a module.
 
     forward(*received, **model_args) -> tuple of tensors for the next stage, or for the last stage
-    the loss as a tensor of shape [1]. `model_args` are those of model_arguments.
-    Holds real weights for its own blocks only; a stage of all blocks runs the model as it is. A
-    model whose forward gives tensors of shapes that depend on their values cannot be staged.
-    `flow` is that between all blocks; `split` is there where its backward runs in two halves;
-    `device` is where it runs.
+    the loss as a tensor of shape [1]. `model_args` are those of `model_arguments`. Only its own
+    blocks have real weights; a stage with all blocks runs the model directly. A model whose forward
+    returns tensors of data-dependent shapes cannot be staged.
+
+    flow    data flow between all blocks
+    split   set if the backward is split in two
+    device  of the stage
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class StageModule(nn.Module):
         self._number = self._depth = 0
         self._running_own = False  # the outermost unit that runs
         self._in_loss = False  # all of it is the last stage's, and values may decide what runs
-        self._looking = ModeSwitch(self._between)
+        self._looking = TorchCallSwitch(self._between)
         # id of a tensor -> (the tensor, its number): it must stay alive, or its id could be that of
         # another tensor later.
         self._standing: dict[int, tuple[Tensor, int]] = {}
@@ -103,7 +105,7 @@ class StageModule(nn.Module):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the stage is the whole model: there is nothing to replay."""
+        """Whether the stage is the whole model, so that nothing is replayed."""
         return self.first == 0 and self.last == len(self.flow.entries)
 
     # --- set-up -------------------------------------------------------------------------------
@@ -141,7 +143,7 @@ class StageModule(nn.Module):
         return self.first <= block < self.last
 
     def _guard(self, path: str, module: nn.Module) -> None:
-        """A unit that other stages call, too: placeholders where the call is theirs."""
+        """Wrap a unit that other stages call too: placeholders for their calls."""
         original = module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -152,13 +154,13 @@ class StageModule(nn.Module):
         module.forward = forward
 
     def unit_paths(self, block: int) -> list[str]:
-        """Units of this stage that a block calls, in the order of the model."""
+        """Units of this stage that a block calls, in model order."""
         called = {call.function for call in self.flow.calls if call.block == block}
         return [path for path in self.flow.units if path in called]
 
     def watch_entries(self) -> None:
-        """Hook the units of the stage. To be called last: FSDP's own hooks hand the module new
-        tensor objects, and placeholders are known by identity."""
+        """Hook the units of the stage. Call it last: FSDP's own hooks pass new tensor objects to
+        the module, and placeholders are recognized by identity."""
         modules = dict(self.model.named_modules())
         for path in self.flow.casts if self.is_whole and self.copies is not None else ():
             modules[path].register_forward_pre_hook(
@@ -226,7 +228,7 @@ class StageModule(nn.Module):
         return answering([loss.reshape(1)], quiet)[0]
 
     def _between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A torch function of the code between units."""
+        """A torch function in the code between units."""
 
         def run() -> Any:
             own_args, own_kwargs = self._with_own(args, kwargs)
@@ -257,7 +259,8 @@ class StageModule(nn.Module):
         return out
 
     def _may_be_written(self, x: Any) -> None:
-        """What was received is a leaf of autograd, which must not be written to: a copy may."""
+        """A copy of a received tensor that may be changed in place; the tensor itself is a leaf of
+        autograd."""
         found = self._standing.get(id(x))
         real = None if found is None else self._real.get(found[1])
         if found is not None and real is not None and real.is_leaf and real.requires_grad:
@@ -269,7 +272,7 @@ class StageModule(nn.Module):
         )
 
     def _with_own(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments of an own call."""
+        """The arguments of one of the stage's calls, with placeholders replaced."""
         return tuple(mapped(self._stands_for, args)), mapped(self._stands_for, kwargs)
 
     def _stands_for(self, x: Any) -> Any:
@@ -277,7 +280,7 @@ class StageModule(nn.Module):
         return x if found is None else self._real.get(found[1], x)
 
     def _call_of(self, path: str) -> Call:
-        """The call that comes now, which must be of this unit."""
+        """The current call, which must be of this unit."""
         calls = self.flow.calls
         call = calls[self._number] if self._number < len(calls) else None
         if call is None or call.function != path:
@@ -285,7 +288,7 @@ class StageModule(nn.Module):
         return call
 
     def _made(self, call: Call, out: Any) -> None:
-        """An own call has given `out` back."""
+        """Record the output of one of the stage's calls."""
         for leaf, x in zip(call.leaves, leaves_of(out), strict=True):
             number = max(leaf.value, leaf.handed)
             if number >= 0:
@@ -299,7 +302,7 @@ class StageModule(nn.Module):
         self._number += 1
 
     def _let_go(self, number: int) -> None:
-        """A value that this stage made and has used up; what autograd needs of it, that keeps."""
+        """Free a value of this stage after its last use; autograd keeps what it needs."""
         if not self._own(self.flow.values[number].block) or number in self._leaving:
             return
         x = self._real.pop(number, None)
@@ -308,7 +311,7 @@ class StageModule(nn.Module):
             del self._standing[id(x)]
 
     def _placeholder(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """Outputs of a unit's call that is another stage's: no memory, right shapes."""
+        """Outputs of another stage's call: right shapes, no memory."""
         return self._stand_in(self._call_of(path), (args, kwargs))
 
     def _stand_in(self, call: Call, given: Any) -> Any:
@@ -335,7 +338,7 @@ class StageModule(nn.Module):
         return made[0] if call.spec.is_leaf() else tree_unflatten(made, call.spec)
 
     def _empty(self, leaf: Leaf) -> Tensor:
-        """Of the leaf's shape and type, with no memory."""
+        """A tensor of the leaf's shape and type, without memory."""
         with torch._C.DisableTorchFunction():  # none of the model's
             return torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
 

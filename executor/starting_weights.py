@@ -1,4 +1,4 @@
-"""Weights that a run starts with: the same whatever the plan, made where they are held."""
+"""Starting weights of a run: independent of the plan, and created on the rank that holds them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from simulator.values.plan import Plan
 
 @contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Inside it, modules are built with real buffers and meta parameters."""
+    """Context in which modules are built with real buffers and meta parameters."""
     register = nn.Module.register_parameter
 
     def to_meta(module: nn.Module, name: str, param: nn.Parameter | None) -> None:
@@ -37,11 +37,11 @@ def parameters_on_meta() -> Iterator[None]:
 
 
 def initial_value(name: str, like: Tensor, seed: int) -> Tensor:
-    """The starting value of a parameter: a function of its name, shape and the seed alone.
+    """The starting value of a parameter, a function of its name, shape and the seed only.
 
     Matrices are normal with deviation 0.02 (GPT-2's, Radford et al. 2019), vectors are 1 and biases
-    0, so that every split of a model starts from the same weights without one rank holding all.
-    Weights are fp32 whatever the model computes in (parallelize.apply_fully_sharded), but in fp64.
+    0, so that every split of a model starts from the same weights, and no rank needs all of them.
+    Weights are fp32 for every compute type except fp64 (parallelize.apply_fully_sharded).
     """
     dtype = stored_type(like)
     if like.dim() < 2:
@@ -53,8 +53,8 @@ def initial_value(name: str, like: Tensor, seed: int) -> Tensor:
 
 
 class StartingWeights:
-    """The starting values of a model's meta parameters, each made where `fill` comes to it: so a
-    rank holds no more of a stage than what is sharded already and one unit.
+    """The starting values of a model's meta parameters, created by `fill` one by one: a rank never
+    holds more than the sharded part of a stage and one unit.
 
     model  before any of its modules is replaced: tied parameters share their first name
     """
@@ -70,13 +70,14 @@ class StartingWeights:
     def split(
         self, whole: Tensor, share: nn.Parameter, share_of: Callable[[Tensor], Tensor]
     ) -> None:
-        """`share`, on meta, replaces `whole`; `share_of` takes its values from the whole's."""
+        """Replace `whole` by `share` (on meta); `share_of` selects its values from the whole."""
         self._names[share], self._shares[share] = self._names[whole], (whole, share_of)
 
     @torch.no_grad()
     def fill(self, module: nn.Module) -> dict[str, nn.Parameter]:
-        """Give every meta parameter of `module` its starting value, and every buffer that was made
-        from parameters (the vectors of a spectral norm); returns the parameters by name."""
+        """Give every meta parameter of `module` its starting value, and every buffer that is
+        computed from parameters (the vectors of a spectral norm); returns the parameters by name.
+        """
         made: dict[str, nn.Parameter] = {}
         for child in module.modules():
             for key, p in list(child._parameters.items()):
@@ -99,8 +100,8 @@ class StartingWeights:
 
 
 def builder_of(plan: Plan, spec: ModelSpec, dtype: str) -> Callable[..., BuiltModel]:
-    """`build_meta` of a plan's model with its sequences and seed, of any micro-batch; the same
-    object for the same model."""
+    """`build_meta` for a plan's model, sequence length and seed, and any micro-batch; cached per
+    model."""
     return _builder(spec, plan.workload.sequence_length, dtype, plan.seed)
 
 
@@ -112,8 +113,8 @@ def _builder(
 
 
 def build_meta(spec: ModelSpec, **settings: Any) -> BuiltModel:
-    """The model with meta parameters and real buffers and inputs; its parameters are made where
-    the factory asks for their values.
+    """The model with meta parameters, real buffers and real inputs; parameters are created if the
+    factory reads their values.
 
     settings  of `build_model`
     """

@@ -1,12 +1,11 @@
-"""Running a schedule on torch's pipeline runtime: the only file that touches its private API.
+"""Run a schedule on torch's pipeline runtime: the only file that uses its private API.
 
 Private names used (torch 2.11 to 2.13): `_PipelineScheduleRuntime` with its
 `_prepare_schedule_with_comms`, `_Action` to parse our actions, `stage_backward`, `_batch_p2p` and
 the receive buffers and methods of `PipelineStage` that `_Stage` overrides.
 
-Where a schedule has I and W, an I is torch's whole backward of a stage with our `SplitBackward`
-setting weights' gradients aside, and a W is what that has to do later, handed to torch as the
-`dw_builder` that PipelineStage takes.
+For schedules with I and W, an I is torch's whole backward of a stage in which our `SplitBackward`
+defers weight gradients, and a W computes them; torch calls it as the `dw_builder` of PipelineStage.
 """
 
 from __future__ import annotations
@@ -39,8 +38,9 @@ ActionTimer = Callable[[str], Any]
 
 class Pipeline:
     """One rank's stages under a schedule; `step` runs all micro-batches forward and backward.
+    Gradients end up as the mean over micro-batches.
 
-    crossing  per stage, of what it receives. Gradients end up as the mean over micro-batches.
+    crossing  per stage: shapes and types of the tensors that it receives
     """
 
     def __init__(
@@ -63,7 +63,8 @@ class Pipeline:
         self._runtime = _runtime(self._stages, schedule, device, self._losses)
 
     def step(self, given: Mapping[str, Any]) -> Tensor | None:
-        """One pass over the local batch; the mean loss on the last stage's rank, else None.
+        """Run one forward and backward over the local batch; returns the mean loss on the last
+        stage's rank, otherwise None.
 
         given  the batch (stage_inputs.model_arguments)
         """
@@ -75,21 +76,21 @@ class Pipeline:
         for stage in self._stages:
             if stage.dw_runner or (stage.submod.split and stage.submod.split.waits):
                 raise RunError(
-                    f"stage {stage.stage_index} has gradients of weights that no W has made: the "
-                    "schedule lacks one"
+                    f"stage {stage.stage_index}: weight gradients are incomplete, because the "
+                    "schedule has too few W actions"
                 )
         return torch.stack(self._losses).mean() if self._last else None
 
 
 class Messages:
-    """What crosses the cuts, kept no longer than it is needed.
+    """Tensors sent between stages, freed as early as possible.
 
-    The runtime keeps a receive buffer per micro-batch for the whole step, and every pending send,
-    with its tensor, to the end of the step: at 64 micro-batches that is more than the activations
-    of a pipeline in flight. Here a buffer lives from its receive to the end of the backward that
-    uses it. An activation's send is finished when its gradient has come back; a gradient's send is
-    waited for when the stage sends its next one (the peer posts each receive in the order of the
-    sends and never waits for a later one first, so this cannot hang).
+    The runtime keeps a receive buffer per micro-batch for the whole step, and every pending send
+    with its tensor to the end of the step: at 64 micro-batches more than the activations in flight.
+    Here a buffer exists from its receive to the end of the backward that uses it. The send of an
+    activation is finished when its gradient arrives; the send of a gradient is waited for when the
+    stage sends the next one (the peer posts receives in the order of the sends and never waits for
+    a later one first, so this cannot hang).
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -99,7 +100,7 @@ class Messages:
 
     @contextmanager
     def freed_early(self) -> Iterator[None]:
-        """Around one step of the runtime."""
+        """Context around one step of the runtime."""
         from torch.distributed.pipelining import schedules
 
         original = schedules._batch_p2p
@@ -119,14 +120,14 @@ class Messages:
             self._sent.clear()
 
     def sends(self, kind: str, stage: int, chunk: int, operations: list[Any]) -> list[Any]:
-        """The sends that come next, with contiguous tensors, which no transport makes itself."""
+        """The next sends, with contiguous tensors, since no transport makes them contiguous."""
         self._sending = (kind, stage, chunk)
         for operation in operations:
             operation.tensor = operation.tensor.contiguous()
         return operations
 
     def finish(self, kind: str, stage: int, chunk: int | None = None) -> None:
-        """Wait for the sends of a kind and stage, of one chunk or of all, and let them go."""
+        """Wait for the sends of a kind and stage, of one chunk or all, and free them."""
         for key in [k for k in self._sent if k[:2] == (kind, stage) and chunk in (None, k[2])]:
             works = self._sent.pop(key)
             for work in works:
@@ -134,7 +135,7 @@ class Messages:
             works.clear()
 
     def strip(self, table: dict[int, Any]) -> None:
-        """Take the buffers away that the runtime has made for every micro-batch."""
+        """Remove the receive buffers that the runtime created for every micro-batch."""
         for infos in table.values():
             for info in infos:
                 buffer = getattr(info, "buffer", None)
@@ -143,7 +144,7 @@ class Messages:
                     info.buffer = None
 
     def take(self, infos: Any) -> None:
-        """Give each message a buffer before its receive is posted."""
+        """Allocate a buffer for each message before its receive is posted."""
         self._sending = None
         for info in infos:
             if like := getattr(info, "shardwright_like", None):
@@ -153,20 +154,20 @@ class Messages:
                 )
 
     def zeros(self, info: Any) -> Tensor:
-        """In place of a message that is not sent."""
+        """Zeros for a message that is not sent."""
         shape, dtype, _ = info.shardwright_like
         return torch.zeros(shape, dtype=dtype, device=self.device)
 
     def release(self, infos: Any) -> None:
-        """Let the buffers go: what still reads one (a product that waits for its W) keeps it."""
+        """Drop the references to the buffers; a product that waits for its W keeps its own."""
         for info in infos:
             if hasattr(info, "shardwright_like"):
                 info.buffer = None
 
 
 class _Stage(PipelineStage):
-    """A stage whose computation is timed, whose messages are freed early, and whose gradients go to
-    the other replicas as its last backward makes them."""
+    """A pipeline stage with timed computation and early freed messages, which sends gradients to
+    the other replicas while its last backward runs."""
 
     submod: StageModule
 
@@ -207,7 +208,11 @@ class _Stage(PipelineStage):
     def forward_one_chunk(self, chunk: int, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override] # torch 2.11 takes others
         self.submod.micro_batch = self._earlier + chunk
         with self._timer(f"{self.stage_index}F{chunk}"):
-            return super().forward_one_chunk(chunk, *args, **kwargs)
+            output = super().forward_one_chunk(chunk, *args, **kwargs)
+        # The runtime keeps the outputs and losses of the last stage to the end of the step, and
+        # their graphs would keep received tensors and their gradients.
+        self.output_chunks[-1:] = [x.detach() for x in self.output_chunks[-1:]]
+        return output
 
     def backward_one_chunk(
         self, chunk: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
@@ -222,6 +227,8 @@ class _Stage(PipelineStage):
             super().backward_one_chunk(chunk, loss, full_backward, last_backward)
             if module.copies is not None:
                 module.copies.keep_gradients()
+        if loss is not None:
+            loss.detach_()
         for infos in (self.args_recv_info, self.grad_recv_info):
             self._messages.release(infos.get(chunk, ()))
 
@@ -294,8 +301,8 @@ class _Stage(PipelineStage):
         return [op for op in found if op.group_peer != self.group_rank]
 
     def _validate_fwd_input(self, *_: Any) -> None:
-        """Nothing: torch 2.11 refuses tensors with other strides than expected; `Messages.sends`
-        sends those too."""
+        """No check: torch 2.11 refuses tensors with unexpected strides; `Messages.sends` handles
+        them."""
 
     _validate_fwd_outputs = _validate_fwd_input
 
@@ -303,7 +310,7 @@ class _Stage(PipelineStage):
 def _runtime(
     stages: list[Any], schedule: Schedule, device: torch.device, losses: list[Tensor]
 ) -> Any:
-    """`losses` gets each micro-batch's on the last stage's rank."""
+    """The runtime; on the last stage's rank, each micro-batch's loss is appended to `losses`."""
     try:
         from torch.distributed.pipelining.schedules import _Action, _PipelineScheduleRuntime
     except ImportError as error:
@@ -333,15 +340,14 @@ def _runtime(
 
 
 def received_early(row: list[Any]) -> list[Any]:
-    """A rank's actions with no receive right before the action that needs it.
+    """A rank's actions, with no receive directly before the action that needs it.
 
-    Where torch posts a receive so, it is posted one computation earlier here; others, whose message
-    has a computation's time to cross already, stay, since each lies in a buffer. Over gloo a
-    message crosses only once its receive is posted, and then waits for a core that a computing rank
-    lets go: 2 to 7 ms per message of 0.5 MiB on two cores (2026-11-21, timelines of runs). The
-    order of receives among each other, by which messages are matched, stays. Not for NCCL: it runs
-    the operations of a pair in the order of their posting, so that a receive before the send that
-    its message depends on would hang.
+    Where torch posts a receive directly before, it is posted one computation earlier here. Other
+    receives have a computation's time already and stay, because each needs a buffer. Over gloo a
+    message is sent only after its receive is posted, and then waits for a core: 2 to 7 ms per
+    message of 0.5 MiB on two cores (2026-11-21, timelines of runs). The order of receives, by which
+    messages are matched, does not change. Not for NCCL: it runs the operations of a pair of ranks
+    in posting order, so a receive before the send that its message depends on would hang.
     """
     moved: list[Any] = []
     earliest = 0  # behind the receive before
@@ -362,11 +368,10 @@ def received_early(row: list[Any]) -> list[Any]:
 
 
 def _share_of_loss(output: Tensor, _: Any, *, count: int, losses: list[Tensor]) -> Tensor:
-    """A micro-batch's part of the mean over `count` of them; the last stage computes its loss
-    itself. Torch would divide every gradient instead, once per step: for weights under FSDP2 each
-    of those divisions goes through DTensor's dispatch. `losses` gets the whole loss in fp32, which
-    no division has rounded to its type. Gradients begin with the share in the loss's own type,
-    of a bf16 loss at most 2^-9 off where `count` is no power of two, by one factor for all; a share
-    in fp32 has the same gradients to the bit, since what enters the loss is rounded there."""
+    """A micro-batch's part of the mean over `count` micro-batches, computed by the last stage.
+    Torch would instead divide every gradient once per step, which for FSDP2 weights goes through
+    DTensor dispatch. `losses` gets the undivided loss in fp32. The backward starts from the share
+    in the loss's own type: for a bf16 loss all gradients are off by one common factor of at most
+    2^-9 if `count` is no power of two; a share in fp32 would be rounded to the same value."""
     losses.append(output[0].detach().float())
     return output[0] / count

@@ -55,7 +55,7 @@ WARM_UP_STEPS = 2
 
 
 def main() -> None:
-    """Run the rank; the exit status tells torchrun whether it failed."""
+    """Run the rank; the exit status reports failure to torchrun."""
     options = _options(sys.argv[1:])
     run_rank(lambda: _run(options), options.errors)
 
@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _check_ranks_agree(options: argparse.Namespace, plan: Plan) -> None:
-    """Raises MismatchError where ranks read another plan or run another torch than rank 0."""
+    """Raises MismatchError if a rank has another plan or torch than rank 0."""
     mine = {
         "plan": content_hash(plan),
         "--steps": str(options.steps),
@@ -194,14 +194,14 @@ def _start(options: argparse.Namespace) -> torch.device:
 
 
 def _noted_step(rank: Rank, recorder: Recorder, count: int) -> None:
-    """One of `count` steps; rank 0 tells the launcher."""
+    """One of `count` steps; rank 0 reports it to the launcher."""
     train_step(rank, recorder)
     if dist.get_rank() == 0:
         print(f"step {len(recorder.steps)}/{count}", flush=True)
 
 
 def train_step(rank: Rank, recorder: Recorder) -> None:
-    """One recorded optimizer step; every rank calls it at once, and begins it when all have."""
+    """One recorded optimizer step; a collective that starts at the same time on all ranks."""
     dist.barrier()
     with recorder.step() as log:
         loss = rank.forward_backward()
@@ -210,16 +210,16 @@ def train_step(rank: Rank, recorder: Recorder) -> None:
 
 
 def references_of_all(device: torch.device) -> tuple[ReferencePoint, ...]:
-    """The reference kernels of a CPU on all ranks at once, the same answer on each."""
+    """The reference kernels of a CPU on all ranks at once; equal on all ranks."""
     if device.type != "cpu":
         return ()
     return combined_references(gather_all(time_references(barrier=dist.barrier)))
 
 
 def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
-    """Whether every loss and gradient was finite, alike on every rank.
+    """Whether every loss and gradient was finite, with the same result on every rank.
 
-    Asked of the weights: a gradient that was not finite has left its parameter so.
+    Reads the weights: a non-finite gradient makes its parameter non-finite.
     """
     finite = all(step.loss is None or math.isfinite(step.loss) for step in recorder.steps)
     return all(gather_all(finite and all_finite([p for _, p in rank.held()])))
@@ -227,7 +227,7 @@ def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _RankRecord:
-    """The part of a measurement that a rank sends."""
+    """One rank's part of a measurement."""
 
     rank: int
     peak_bytes: float
@@ -291,7 +291,7 @@ def _gather(
 
 
 def _step_sample(logs: tuple[StepLog, ...]) -> StepSample:
-    """Of the logs of all ranks; without a loss where one of theirs is not finite."""
+    """One step from the logs of all ranks; without a loss if one is not finite."""
     delay = max(log.delay_fraction for log in logs)
     losses = [log.loss for log in logs if log.loss is not None]
     return StepSample(
@@ -304,7 +304,7 @@ def _step_sample(logs: tuple[StepLog, ...]) -> StepSample:
 
 
 def quiet_steps(worst_delay: list[float]) -> list[int]:
-    """Indices of the undisturbed steps; where none is, the least disturbed half."""
+    """Indices of the undisturbed steps; if there are none, the least disturbed half."""
     quiet = [i for i, delay in enumerate(worst_delay) if delay <= DELAY_LIMIT]
     order = sorted(range(len(worst_delay)), key=lambda i: worst_delay[i])
     return quiet or sorted(order[: (len(order) + 1) // 2])
@@ -315,7 +315,7 @@ def _seconds(record: _RankRecord, chosen: list[int], *names: str) -> float:
 
 
 def _stage_samples(record: _RankRecord, chosen: list[int]) -> Iterator[StageSample]:
-    """Of the stages of a rank: medians over the passes of the chosen steps."""
+    """The stages of a rank: medians over the passes of the chosen steps."""
     passes: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for i in chosen:
         for name, start, end, cpu_s in record.steps[i].actions:

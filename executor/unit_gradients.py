@@ -1,10 +1,10 @@
-"""Gradients of FSDP2's units in a pipeline: their sums over micro-batches, and over replicas.
+"""Gradients of FSDP2 units in a pipeline: sums over micro-batches and over replicas.
 
-torch's runtime sums gradients over replicas behind a stage's last backward
-(`PipelineStage.perform_reduce_grad`). Here each unit's are sent as soon as that backward has made
-them, as without a pipeline: a last B is an ordinary last backward of FSDP2; in a last W a unit is
-sent behind the last product with one of its weights. Only this file and torch_pipeline.py read
-FSDP2's own attributes (torch 2.11 to 2.13).
+Torch's runtime sums gradients over replicas after a stage's last backward
+(`PipelineStage.perform_reduce_grad`). Here each unit's gradients are sent as soon as that backward
+has computed them, as without a pipeline. A last B is an ordinary last backward of FSDP2; in a last
+W, a unit's gradients are sent after the last product with one of its weights. Only this file and
+torch_pipeline.py use private attributes of FSDP2 (torch 2.11 to 2.13).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from executor.stages import StageModule
 
 
 def has_sent_all(stage: Any) -> bool:
-    """Whether a stage under FSDP2 has sent the gradients of its last backward: the end of that
-    clears what it notes of its forwards."""
+    """Whether a stage under FSDP2 has sent the gradients of its last backward, whose end clears
+    FSDP2's records of its forwards."""
     return not stage._get_fsdp_state()._comm_ctx.post_forward_order
 
 
 @contextmanager
 def sent_in_weight_half(stage: StageModule) -> Iterator[None]:
-    """Around the last W of a stage under FSDP2."""
+    """Context around the last W of a stage under FSDP2."""
     assert stage.split is not None
     send_in_next_backward(stage, last=True)
     stage.split.watch = _sent_by_product(stage)
@@ -43,8 +43,9 @@ def sent_in_weight_half(stage: StageModule) -> Iterator[None]:
 
 
 def send_in_next_backward(module: Any, *, last: bool) -> None:
-    """Whether the next backward of a stage under FSDP2 is the last one of the step, which sums the
-    gradients over replicas. It frees all weights, others those that forwards free too (ZeRO 3)."""
+    """Set whether the next backward of a stage under FSDP2 is the last of the step. The last one
+    sums the gradients over replicas and frees all weights; others free what forwards free (ZeRO 3).
+    """
     order = module._get_fsdp_state()._comm_ctx.post_forward_order
     for group in groups_of(module):
         # The weights to fetch ahead are those before in a forward, not the end of an earlier one.
@@ -57,7 +58,7 @@ def send_in_next_backward(module: Any, *, last: bool) -> None:
 
 
 def _give_sums_one_type(group: Any) -> None:
-    """Zeros as the sum of a weight without gradients so far (an expert without rows) where other
+    """Use zeros as the gradient sum of a weight without gradients (an expert without rows) if other
     weights have sums: FSDP2 sends the gradients of a unit in one type."""
     weights = [held for held in group.fsdp_params if held.sharded_param.requires_grad]
     if any(held.unsharded_accumulated_grad is not None for held in weights):
@@ -69,7 +70,7 @@ def _give_sums_one_type(group: Any) -> None:
 
 
 def _sent_by_product(stage: StageModule) -> Watch:
-    """Sends the units' gradients in the order in which the products of a W complete them."""
+    """Send each unit's gradients when the products of a W have completed them."""
     groups = list(groups_of(stage))
     number_of = {
         id(held._unsharded_param): number
@@ -96,10 +97,10 @@ def _sent_by_product(stage: StageModule) -> Watch:
 
 
 def keep_gradient_sums(stage: StageModule) -> None:
-    """Under mixed precision, add gradients in the computing type to their sums in fp32. FSDP2 does
-    so after each backward that it runs, not after a W: two in turn must not add up in bf16.
+    """Under mixed precision, add gradients to their sums in fp32. FSDP2 does this after its own
+    backwards, but not after a W: consecutive ones must not add up in bf16.
 
-    FSDP2's method for this refuses weights that are sharded at the moment (ZeRO 3).
+    FSDP2's method for this refuses currently sharded weights (ZeRO 3).
     """
     if stage.copies is not None:
         stage.copies.keep_gradients()
@@ -116,7 +117,7 @@ def keep_gradient_sums(stage: StageModule) -> None:
 
 
 def groups_of(stage: nn.Module) -> Iterator[Any]:
-    """FSDP2's parameters of each unit."""
+    """FSDP2's parameter group of each unit."""
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             state: Any = module._get_fsdp_state()

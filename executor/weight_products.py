@@ -1,8 +1,8 @@
-"""Products with a parameter, and the two halves of their backward.
+"""Products with a parameter, and the two parts of their backward.
 
-Each product says what its forward is, what the gradient of its input is (`I`) and what that of its
-weight and bias is (`W`); the formulas are those of torch's own derivatives (derivatives.yaml of
-torch 2.13: linear, addmm, convolution_backward, embedding_dense_backward).
+Each product defines its forward, the gradient of its input (`I`), and the gradients of its weight
+and bias (`W`). The formulas are torch's own (derivatives.yaml of torch 2.13: linear, addmm,
+convolution_backward, embedding_dense_backward).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 
 
 class Product:
-    """An operation on x, a weight and perhaps a bias."""
+    """An operation on x, a weight and optionally a bias."""
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         raise NotImplementedError
@@ -33,13 +33,13 @@ class Product:
     def of_weight(
         self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
     ) -> Gradients:
-        """Gradients of weight and bias, as far as wanted. Only the weight's shape is read: its
-        values may have been freed since the forward."""
+        """Gradients of weight and bias, as far as they are needed. Reads only the weight's shape,
+        because its values may have been freed since the forward."""
         raise NotImplementedError
 
     def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
-        """Add the weight's gradient to `place`, which has its shape, without a tensor of that
-        size beside it; False, and nothing done, where there is no such way."""
+        """Add the weight gradient to `place`, which has its shape, without a temporary tensor of
+        that size; returns False, without a change, if that is not possible."""
         return False
 
 
@@ -74,7 +74,7 @@ class Linear(Product):
 
 @dataclass(frozen=True, slots=True)
 class Convolution(Product):
-    """A convolution of any number of dimensions, transposed ones too.
+    """A convolution of any number of dimensions, also transposed.
 
     settings  stride, padding, dilation, transposed, output padding and groups, as torch takes them
     """
@@ -104,7 +104,7 @@ class Convolution(Product):
 
 @dataclass(frozen=True, slots=True)
 class Embedding(Product):
-    """Rows of the weight by number; row `padding` gets no gradient (-1: every row does)."""
+    """Rows of the weight by number; row `padding` gets no gradient (-1: every row gets one)."""
 
     padding: int
 
@@ -133,7 +133,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 class Recognised(NamedTuple):
-    """A call of a torch function as a product."""
+    """A torch function call, recognized as a product."""
 
     product: Product
     x: Tensor
@@ -144,8 +144,8 @@ class Recognised(NamedTuple):
 def recognise(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Recognised | None:
-    """The product that a call of a torch function is; None where it is none, or one of a kind
-    whose backward is not split."""
+    """The product of a torch function call; None if it is not a product, or one whose backward is
+    not split."""
     found = _READERS.get(function)
     try:
         return found(*args, **kwargs) if found is not None else None
@@ -231,7 +231,7 @@ _READERS: dict[Callable[..., Any], Callable[..., Recognised | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a weight's gradient goes: a parameter, or the part of it that a view of it shows.
+    """Destination of a weight gradient: a parameter, or a view of a part of it.
 
     part  sizes, strides and offset of the view within the parameter's storage; None for all of it
     """
@@ -254,7 +254,7 @@ class Target:
                 keep(self.parameter)
 
     def place(self) -> Tensor | None:
-        """Where in the parameter's gradient to add; None where there is no gradient yet."""
+        """The tensor inside the parameter's gradient to add to; None without a gradient so far."""
         p = self.parameter
         if self.part is None:
             return p.grad
@@ -267,9 +267,9 @@ class Target:
 
 
 def target_of(tensor: Tensor | None) -> Target | None:
-    """The parameter that a tensor is, or is a view of, if its gradient may be made later than that
-    of everything else: it is wanted, no hook waits for it but that of a working copy, and no place
-    of it is shown twice."""
+    """The parameter of a tensor or view, if its gradient may be computed later than the others: it
+    requires a gradient, has no hook except that of a working copy, and the view contains no element
+    twice."""
     if tensor is None or not tensor.requires_grad:
         return None
     base = tensor if tensor.is_leaf else tensor._base
@@ -289,18 +289,18 @@ def target_of(tensor: Tensor | None) -> Target | None:
 
 
 def outside_weights(x: Tensor) -> Tensor:
-    """x, or a copy where it is a weight or a view of one: FSDP2 frees the memory of weights."""
+    """x, or a copy of it if it is a weight or a view of one, because FSDP2 frees weights."""
     return x.clone() if isinstance(x if x._base is None else x._base, nn.Parameter) else x
 
 
 def _hooks_behind(p: Tensor) -> tuple[Callable[[Tensor], None], ...]:
-    """What waits for the parameter's gradient to be added up (a private name of torch 2.11 to
-    2.13)."""
+    """The hooks that run when the parameter's gradient is accumulated (a private name of torch 2.11
+    to 2.13)."""
     return tuple((getattr(p, "_post_accumulate_grad_hooks", None) or {}).values())
 
 
 def _overlaps(x: Tensor) -> bool:
-    """Whether two elements of a view may lie in one place."""
+    """Whether two elements of a view may share memory."""
     reach = 0
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size > 1:

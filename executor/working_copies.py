@@ -1,4 +1,4 @@
-"""Mixed precision without sharded parameters: copies that a stage computes with; its weights."""
+"""Mixed precision without sharded parameters: copies of the weights in the compute type."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _TOGETHER_BYTES = 2**20
 
 
 class WorkingCopies:
-    """Every parameter of a stage in the type that it computes in; the weights stay in their own.
+    """Copies of a stage's parameters in the compute type; the weights keep their own type.
 
-    Modules hold the copies from here on. What a backward gives the copies is added to the weights'
-    gradients, in the weights' type: gradients of micro-batches must not add up in bf16. That is
-    done in groups of copies that stand together in the model, when the gradient of the one that
-    stands first is made; `keep_gradients` does it for what a backward made in another order.
-    `refresh` makes the copies anew from weights that have changed. A single number (a tensor
-    without dimensions) is computed with as it is stored, as under FSDP2, to which such parameters
-    are not given (parallelize.apply_fully_sharded). A frozen weight is not kept beside its copy.
+    Modules use the copies. Gradients of the copies are added to the weights' gradients in the
+    weights' type, because the gradients of micro-batches must not add up in bf16. This is done in
+    groups of neighboring copies, when the gradient of the first of a group is computed;
+    `keep_gradients` does it after a backward in another order. `refresh` updates the copies after a
+    step. A single number (a tensor without dimensions) is used in its stored type, as under FSDP2,
+    which does not take such parameters (parallelize.apply_fully_sharded). Frozen weights exist only
+    as copies.
 
-    FSDP2 on a mesh of one process does the same with passes over all parameters that one process
-    does not need, and with 45 us of host time per parameter and step (torch 2.13, a CPU,
-    2026-11-22: 80 to 160 linear layers of width 8 and 64, beside other work).
+    FSDP2 on a mesh of one process does the same, with passes over all parameters that one process
+    does not need, and 45 us of host time per parameter and step (torch 2.13, a CPU, 2026-11-22: 80
+    to 160 linear layers of width 8 and 64, with other work).
 
-    weight_of  the weight behind each copy of a trained one
+    weight_of  trained copy -> its weight
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -56,27 +56,27 @@ class WorkingCopies:
                 group = []
 
     def let_go(self) -> None:
-        """Take the hooks off: autograd holds them, and they the weights, where no collector sees
-        that these are a cycle."""
+        """Remove the hooks: autograd references them and they the weights, a cycle that the garbage
+        collector does not see."""
         for hook in self._hooks:
             hook.remove()
 
     @torch.no_grad()
     def keep_gradients(self) -> None:
-        """After a backward or a W: the copies' gradients go to the weights."""
+        """After a backward or a W: move the copies' gradients to the weights."""
         KeepGradients(tuple(self.weight_of.items()))()
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Make the copies of trained weights anew."""
+        """Update the copies of trained weights."""
         if self.weight_of:
             torch._foreach_copy_([*self.weight_of], [*self.weight_of.values()])
 
 
 @dataclass(frozen=True, slots=True)
 class KeepGradients:
-    """What moves the gradients of copies to their weights; `of` it is called with is one of them,
-    whose gradient autograd, or a W, has just made."""
+    """Moves gradients of copies to their weights; called with a copy whose gradient was just
+    computed."""
 
     group: tuple[tuple[Tensor, nn.Parameter], ...]
 
@@ -91,7 +91,7 @@ class KeepGradients:
 
 
 def _add(gradient: Tensor, *, to: Tensor) -> None:
-    """On a CPU in pieces: torch casts all that it adds before it does (`TensorIterator`)."""
+    """Add in pieces on a CPU: torch first casts the whole summand (`TensorIterator`)."""
     if to.device.type != "cpu" or not to.numel():
         to += gradient
         return

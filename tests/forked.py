@@ -28,7 +28,7 @@ _CONTEXT.set_forkserver_preload(
         ),
         "shardwright.api",
         "shardwright.reports.terminal",
-        "planner.search.search",
+        "planner.blocks.block_search",
         "planner.layout.layout_plan",
         "ortools.sat.python.cp_model",
         "tests.executor.gradient_job",

@@ -29,7 +29,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.replay.draws import DrawsSeen
-from executor.replay.mode_switch import HandingMode
+from executor.replay.torch_calls import InterceptTorchCalls
 from executor.replay.wire import narrowed, stored_type, wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
@@ -184,7 +184,7 @@ class _Recording:
             handles.append(unit.register_forward_pre_hook(began, with_kwargs=True))
             handles.append(unit.register_forward_hook(partial(self._ended, path)))
         try:
-            with HandingMode(self._handle):
+            with InterceptTorchCalls(self._handle):
                 run()
         finally:
             for handle in handles:
@@ -352,7 +352,7 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
     missing = sorted(set(range(len(entries))) - flow.reached)
     if missing:
         raise MismatchError(
-            f"the model never calls {entries[missing[0]]!r}, where the plan cuts it"
+            f"the plan cuts the model at {entries[missing[0]]!r}, which its forward never calls"
         )
     return flow
 

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from executor.replay.mode_switch import ModeSwitch
+from executor.replay.torch_calls import TorchCallSwitch
 from profiles.model.fake_tensors.trace_generators import Generators
 
 # Functions that may draw, by their name, in the code between units.
@@ -69,7 +69,7 @@ class Draws:
         self._scope = ""
         self._inside = 0
         self._calls: Counter[str] = Counter()
-        self._looking = ModeSwitch(self._between)
+        self._looking = TorchCallSwitch(self._between)
 
     def watch(self, module: nn.Module, units: Iterable[str]) -> None:
         """Give every call of these units a seed of its own; in a model that is one unit ("") each

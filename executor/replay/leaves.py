@@ -1,7 +1,9 @@
-"""The leaves of what a call is given and gives back: as torch.utils._pytree has them, without its
-look-ups where all containers are plain tuples, lists and dictionaries, as they nearly always are.
-For a unit's call in a stage 1 us instead of 10 (two cores, torch 2.13, 2026-11-23; two stages of a
-GoogLeNet of 58 units 19 ms instead of 23 to 27, the whole model 16)."""
+"""Leaves of nested arguments and results, as torch.utils._pytree but faster.
+
+Skips pytree's lookups if all containers are plain tuples, lists and dictionaries. A call of a unit
+in a stage costs 1 us instead of 10 (two cores, torch 2.13, 2026-11-23; two stages of a GoogLeNet of
+58 units take 19 ms instead of 23 to 27, the whole model 16).
+"""
 
 from __future__ import annotations
 

@@ -185,8 +185,8 @@ class ResultStore:
                     f"{self.path} is locked by another program that reads or writes it; close that"
                 ) from error
             raise DocumentError(
-                f"{self.path}: cannot be written: {error}; what was answered is kept, and the same "
-                "command goes on from there"
+                f"{self.path}: cannot be written: {error}; finished answers are saved, and "
+                "the same command continues from there"
             ) from error
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.ProgrammingError):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from planner.axes import Axes
-from planner.search.search import one_type_stages
+from planner.blocks.block_search import one_type_stages
 from profiles.hardware.catalogue.cluster import Cluster, Level
 
 

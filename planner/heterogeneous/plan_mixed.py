@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from planner.axes import Axes
+from planner.blocks.answer import SearchOptions
+from planner.blocks.block_search import search
 from planner.costs.priced_model import PricedModel, Traced
 from planner.heterogeneous.parts import Part, parts_of
 from planner.heterogeneous.stage_prices import StagePrices, check_rates
-from planner.heterogeneous.unlike_search import MOST_STAGES, search_unlike, unlike_keys
-from planner.search.answer import SearchOptions
-from planner.search.search import search
+from planner.heterogeneous.unequal_search import MOST_STAGES, search_unlike, unlike_keys
 from planner.space import divisors
 from planner.tolerances import status_of
 from profiles.errors import InputError
@@ -64,7 +64,7 @@ def plan_mixed(
     options       the time limit is of all searches together: each has an equal share of the rest
 
     Searched are plans with replicas alike on each part of the cluster (`parts`) and, for 1F1B,
-    replicas that differ (`unlike_search`). Raises InputError where a device has no rate for the
+    replicas that differ (`unequal_search`). Raises InputError where a device has no rate for the
     precision and where the pins leave nothing to search.
     """
     options = options or SearchOptions()

@@ -18,7 +18,7 @@ from simulator.memory.footprint import footprint
 from simulator.step_prediction import with_energy, with_price
 from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import run_intervals
-from simulator.training_run.fit.logged_source import Calibration
+from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.step.priced_runs import price_runs

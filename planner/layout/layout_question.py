@@ -22,7 +22,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
-from simulator.training_run.fit.logged_source import Calibration, calibrated
+from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.training_run.run.documents import mean_document_length
 from simulator.training_run.run.training_run import TrainingRun
@@ -75,8 +75,8 @@ class LayoutQuestion:
             raise InputError(f"--lora {self.lora_rank}: the rank of adapters is 1 or more")
         if self.options.frozen_type and not self.lora_rank:
             raise InputError(
-                f"--base-precision {self.options.frozen_type}: weights are kept in few bits where "
-                "they are frozen, and here all are trained; give --lora RANK, or leave it out"
+                f"--base-precision {self.options.frozen_type} applies to frozen weights, but this "
+                "run trains all weights; add --lora RANK, or leave it out"
             )
 
 

@@ -56,7 +56,9 @@ def compare(
     need_room_for(markdown, html, trace, figure)
     if log or second is None:
         if not log or second is not None:
-            raise InputError("name a run or another plan file, or a log with --log; one of them")
+            raise InputError(
+                "give a second file (a run or a plan) or a training log (--log), not both"
+            )
         allowed = None if fail_over is None else tolerance(fail_over)
         compare_with_logs = hook(Hook.COMPARE_LOG)
         compare_with_logs(first, log, json_output=json_output, fail_over=allowed, on=on)
@@ -71,8 +73,8 @@ def compare(
     if schema_name(tag) in map(schema_name, (PLAN_SCHEMA, LAYOUT_SCHEMA)):
         if any(given is not None for given in (html, trace, figure, fail_over)):
             raise InputError(
-                f"--html, --trace, --figure and --fail-over need a run, {second} is a plan; pass "
-                "the run.json of a run, or leave them out"
+                f"--html, --trace, --figure and --fail-over need a run, but {second} is a plan; "
+                "pass the run.json of a run, or leave them out"
             )
         diff = diff_plans(opened.answer, open_plan(second).answer)
         if markdown is not None:

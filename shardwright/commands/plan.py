@@ -102,7 +102,7 @@ def plan(
         plan_many(questions, options, sweep, refused={"--explain": explain, **files})
         return
     if sort != "step":
-        raise typer.BadParameter(f"--sort {sort} orders the table of a sweep, this is one question")
+        raise typer.BadParameter(f"--sort {sort} orders the table of a sweep; this is one request")
     if not options.model or not options.on:
         raise typer.BadParameter("give MODEL and --on, or --questions FILE")
     need_room_for(output)

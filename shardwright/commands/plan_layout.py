@@ -26,13 +26,13 @@ from shardwright.reports.brief.plan_table import largest_difference
 from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_summary import framework_rows, layout_summary
 from shardwright.requests.cached_answer import how_it_came_about
-from shardwright.requests.executor_layouts import runnable_answer, why_not_run
 from shardwright.requests.layout_answers import LayoutRequester, OneAnswer, none_fits, stacks_of
 from shardwright.requests.opened_plan import write_layout
 from shardwright.requests.places import answer_cache
 from shardwright.requests.plan_request import AnswerOutput, PlanRequest
+from shardwright.requests.plan_route import runnable_answer, unsupported_options
 from shardwright.requests.provenance import provenance
-from simulator.training_run.fit.logged_source import Calibration
+from simulator.training_run.fit.recalibration import Calibration
 from simulator.values.plan_file import write_plan_file
 
 
@@ -65,7 +65,7 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
     """Writes and prints the answer: of our own executor as a plan that runs, of another framework,
     and of what our executor does not run, as its layout."""
     answer = one.answer
-    why_not = why_not_run(answer.chosen.run) if answer.chosen else ""
+    why_not = unsupported_options(answer.chosen.run) if answer.chosen else ""
     runs = answer.stack == EXECUTOR and not why_not and _writes_plan(output)
     plan = runnable_answer(answer, request.cluster) if runs else None
     if output.file is not None and plan is not None:

@@ -64,7 +64,7 @@ def plan_many(
     }
     for flag, value in (single | dict(refused)).items():
         if value:
-            raise InputError(f"{flag} is for one question, this is a sweep; leave it out. {_WHY}")
+            raise InputError(f"{flag} is for one request, this is a sweep; leave it out. {_WHY}")
     if path is not None:
         _need_file_only(path, options)
         _run(read_questions(path, local=asked.local), options, asked)

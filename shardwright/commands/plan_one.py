@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
-    """Answers one question by the search that fits it."""
+    """Answers one request by the search for it (plan_route.py)."""
     why = why_no_layouts(request)
     if not why:
         # Here, since only this branch needs the models of figures.
@@ -62,8 +62,8 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
     for each in options_of(PlanOptions):
         if each.layouts_only and each.is_set(getattr(request.options, each.name)):
             raise InputError(
-                f"{each.flag} is of layouts, and this is planned block by block: {why}. Name a "
-                "framework (--stack) or leave it out"
+                f"{each.flag} needs the search over layouts, but this request is planned block by "
+                f"block: {why}. Name a framework (--stack) or leave it out"
             )
     request.axes.for_blocks()
 
@@ -107,9 +107,9 @@ def _plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
 def _plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     """The best plan on devices of several types, for our own executor."""
     # Here, since only this branch needs replicas that differ.
+    from planner.blocks.answer import SearchOptions
     from planner.heterogeneous.parts import only
     from planner.heterogeneous.plan_mixed import plan_mixed
-    from planner.search.answer import SearchOptions
 
     space, cluster, options = request.axes.for_blocks(), request.cluster, request.options
     work, assumed = workload_of(request)

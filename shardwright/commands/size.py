@@ -179,9 +179,7 @@ def size(
             note(f"written: {output}")
     if sized.answer.best is None:
         on = options.on or "the usual devices"
-        raise InfeasibleError(
-            f"nothing that was listed keeps the limits of {options.model} on {on}"
-        )
+        raise InfeasibleError(f"no listed option trains {options.model} on {on} within the limits")
     ceiling.check(sized.answer.best)
 
 

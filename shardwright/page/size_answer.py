@@ -33,7 +33,7 @@ def size_answer(flags: SizeFlags, *, today: str, explain: bool) -> PageAnswer:
     best, fault = sized.answer.best, ""
     if best is None:
         names = ",".join(choice.asked for choice in sized.question.choices)
-        fault = f"nothing that was listed keeps the limits of {flags.model} on {names}"
+        fault = f"no listed option trains {flags.model} on {names} within the limits"
     chosen = None if best is None else best.plan
     return PageAnswer(brief=size_brief(data), chosen=chosen, fault=fault)
 

@@ -24,7 +24,6 @@ from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from shardwright.requests.cached_answer import CachedAnswer, layout_answered
 from shardwright.requests.compared_frameworks import compared_frameworks, preference
-from shardwright.requests.executor_layouts import executor_space, way_of
 from shardwright.requests.layout_task import layout_task, solve_layout_task
 from shardwright.requests.named_model import described_of
 from shardwright.requests.plan_choices import (
@@ -35,8 +34,9 @@ from shardwright.requests.plan_choices import (
     step_optimizer,
 )
 from shardwright.requests.plan_request import PlanRequest, default_precision
+from shardwright.requests.plan_route import executor_space, route_of
 from shardwright.requests.price_request import price_for
-from simulator.training_run.fit.logged_source import Calibration
+from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
 # Seconds of the search for each framework after the first, where the request names none.
@@ -277,11 +277,11 @@ def why_no_layouts(request: PlanRequest) -> str:
     """Why a question is searched block by block and not over layouts; "" where it is not."""
     if request.options.stack:
         return ""
-    way = way_of(
+    route = route_of(
         request.options.model,
         request.cluster,
         seq=request.options.seq,
         optimizer=step_optimizer(request.options),
         solver=request.options.solver,
     )
-    return way.why_blocks
+    return route.why_blocks

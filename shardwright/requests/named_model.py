@@ -127,7 +127,7 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
     spec = resolve_model(model)
     if spec.family == IMAGE_AND_TEXT:
         raise InputError(
-            f"{model}: layouts describe alike layers, and this model has an image tower. Plan its "
+            f"{model}: layouts describe equal layers, and this model has an image tower. Plan its "
             f"language model, {model}{TEXT_PART}; or leave out --stack, and every tower is planned "
             "block by block"
         )

@@ -18,9 +18,9 @@ from planner.space import EXECUTOR
 from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.requests.executor_layouts import runnable_answer, why_not_run
 from shardwright.requests.imported_run import IMPORTED_SCHEMA
 from shardwright.requests.places import local_profile
+from shardwright.requests.plan_route import runnable_answer, unsupported_options
 from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA
 from simulator.values.plan import PLAN_SCHEMA, Plan
@@ -56,7 +56,7 @@ class OpenedPlan:
         if not isinstance(self.answer, LayoutFile):
             return True
         chosen = self.answer.chosen
-        return self.answer.stack == EXECUTOR and not (chosen and why_not_run(chosen.run))
+        return self.answer.stack == EXECUTOR and not (chosen and unsupported_options(chosen.run))
 
     @property
     def planned(self) -> PlanFile:

@@ -33,13 +33,13 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
         return RequestedOptions()
     if options.local_workers and max(options.local_steps, default=1) == 1:
         raise InputError(
-            f"--local-workers {options.local_workers}: nothing steps alone unless --local-steps "
-            "is above 1; give for example --local-steps 1,50, or leave it out"
+            f"--local-workers {options.local_workers} needs --local-steps above 1; give for "
+            "example --local-steps 1,50, or leave it out"
         )
     if options.wide_layers and not {*precisions} & {*_NARROW, ANY}:
         raise InputError(
             f"--wide-layers {options.wide_layers}: all layers are in "
-            f"{options.precision or 'bf16'} as it is; give a --precision of "
+            f"{options.precision or 'bf16'} already; give a --precision of "
             f"{', '.join(_NARROW)}, or leave it out"
         )
     return RequestedOptions(

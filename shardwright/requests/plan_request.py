@@ -19,7 +19,6 @@ from profiles.hardware.prices.price_file import offers_with
 from profiles.model.loaders import resolve_model
 from profiles.model.training_precision import training_precision
 from shardwright.options.plan_options import PlanOptions
-from shardwright.requests.executor_layouts import trace_blocks
 from shardwright.requests.named_model import described_of, import_from_here, sample_of
 from shardwright.requests.plan_choices import (
     ANY_STACK,
@@ -27,6 +26,7 @@ from shardwright.requests.plan_choices import (
     requested_options,
     step_optimizer,
 )
+from shardwright.requests.plan_route import trace_blocks
 from shardwright.requests.price_request import price_notes
 from shardwright.requests.report_paths import ReportPaths
 from shardwright.requests.usual_batch import UsualBatch, usual_batch

@@ -16,10 +16,10 @@ from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
 from profiles.units import format_time
-from shardwright.requests.executor_layouts import way_of
 from shardwright.requests.named_model import import_from_here
 from shardwright.requests.opened_plan import OpenedPlan
 from shardwright.requests.places import local_profile, trace_cache
+from shardwright.requests.plan_route import route_of
 from shardwright.requests.python_plan import target_of
 from simulator.traced.predict import predict
 from simulator.training_run.framework.framework import load_stack
@@ -43,14 +43,14 @@ def predict_plan(
     Raises MismatchError for a plan of another model and for too few devices, ModelError and
     TraceError for a name that leads to no model.
     """
-    way = way_of(
+    route = route_of(
         plan.model if model is None else model,
         cluster,
         seq=plan.workload.sequence_length,
         optimizer=plan.workload.optimizer,
     )
-    if way.figures is not None:
-        made = plan_prediction(plan, way.figures, cluster, price)
+    if route.figures is not None:
+        made = plan_prediction(plan, route.figures, cluster, price)
         if made is not None:
             return made
     traced = _traced(plan, cluster) if model is None else model

@@ -24,12 +24,6 @@ from profiles.sourced import Sourced
 from shardwright.options.keywords import PlanKeywords
 from shardwright.options.option import from_keywords, options_of
 from shardwright.options.plan_options import DEFAULT_PRICE, PlanOptions
-from shardwright.requests.executor_layouts import (
-    executor_space,
-    figures_of,
-    runnable_answer,
-    way_of,
-)
 from shardwright.requests.named_model import (
     import_from_here,
     sample_of,
@@ -37,6 +31,12 @@ from shardwright.requests.named_model import (
 )
 from shardwright.requests.places import local_profile, trace_cache
 from shardwright.requests.plan_choices import axes_of_options, requested_options
+from shardwright.requests.plan_route import (
+    executor_space,
+    figures_of,
+    route_of,
+    runnable_answer,
+)
 from shardwright.requests.price_request import price_for
 from simulator.training_run.framework.framework import load_stack, offered_frameworks
 from simulator.values.plan_file import PlanFile
@@ -173,8 +173,10 @@ def plan(
             f"expected a traced model or the name of a model, got {type(model).__name__}; "
             "shardwright.trace(module, inputs) traces a module"
         )
-    way = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer, solver=solver)
-    if way.figures is not None:
+    route = route_of(
+        model, where, seq=work.sequence_length, optimizer=work.optimizer, solver=solver
+    )
+    if route.figures is not None:
         answer = _plan_for_stack(model, where, work, space or axes, ours, price, progress, region)
         return runnable_answer(answer, where, model if isinstance(model, TracedModel) else None)
     laid_axes = space or axes
@@ -195,12 +197,12 @@ def plan(
             f"the workload has sequences of {work.sequence_length} tokens, {model.source} was "
             f"traced with {model.sequence_length}; make them equal"
         )
+    from planner.blocks.answer import SearchOptions
+    from planner.blocks.block_search import search
     from planner.layout.executable import run_of_plan
-    from planner.search.answer import SearchOptions
-    from planner.search.search import search
 
     # A plan that is a layout has that layout's price, whichever solver is named.
-    figures = way_of(model, where, seq=work.sequence_length, optimizer=work.optimizer).figures
+    figures = route_of(model, where, seq=work.sequence_length, optimizer=work.optimizer).figures
     layouts: PlanFile | None = None
     start = time.monotonic()
     if figures is not None:
@@ -263,7 +265,7 @@ def _plan_for_stack(
     from planner.layout.layout_question import LayoutQuestion
     from shardwright.requests.layout_task import layout_task, solve_layout_task
     from simulator.goodput.reliability_inputs import inputs_at, read_reliability
-    from simulator.training_run.fit.logged_source import read_calibration
+    from simulator.training_run.fit.recalibration import read_calibration
 
     if not isinstance(model, (str, TracedModel)):
         raise InputError(

@@ -48,7 +48,6 @@ from profiles.model.loaders import resolve_model
 from profiles.text_file import read_text
 from shardwright.options.option import SweepKey, options_of, values_of
 from shardwright.options.plan_options import PlanOptions
-from shardwright.requests.executor_layouts import executor_space, way_of
 from shardwright.requests.file_lines import with_lines
 from shardwright.requests.layout_task import layout_task
 from shardwright.requests.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
@@ -59,6 +58,7 @@ from shardwright.requests.plan_choices import (
     step_optimizer,
 )
 from shardwright.requests.plan_request import default_precision
+from shardwright.requests.plan_route import executor_space, route_of
 from shardwright.requests.price_request import price_for
 from shardwright.requests.solve_task import job_of, task_of
 from simulator.training_run.framework.framework import load_framework
@@ -299,16 +299,16 @@ def _executor_layouts(question: Question, cluster: Cluster) -> LayoutRequest | N
     """A question for our own executor as one of layouts; None where it is searched block by
     block, as a single question would be (commands/plan_one.py)."""
     work = question.workload
-    way = way_of(
+    route = route_of(
         question.model,
         cluster,
         seq=work.sequence_length,
         optimizer=work.optimizer,
         solver=question.solver,
     )
-    if way.figures is None:
+    if route.figures is None:
         return None
-    space = executor_space(question.space, way.figures)
+    space = executor_space(question.space, route.figures)
     return LayoutRequest(stack=EXECUTOR, precision=work.precision, space=space)
 
 

@@ -160,12 +160,12 @@ def reason_of(error: Exception) -> str:
 
 
 def need_version(asked: str) -> None:
-    """Raises InputError where the asker has other code, data or libraries than this process."""
+    """Raises InputError if code, data or libraries differ from those of the sweep's process."""
     mine = code_and_data_version()
     if asked != mine:
         raise InputError(
-            f"the worker's Shardwright, its data or its libraries ({mine}) are not the asker's "
-            f"({asked}); install the same versions on every node"
+            f"this worker has other versions of Shardwright, its data or libraries ({mine}) than "
+            f"the machine that started the sweep ({asked}); install the same on every node"
         )
 
 

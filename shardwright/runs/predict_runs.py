@@ -13,8 +13,8 @@ from simulator.memory.footprint import footprint
 from simulator.training_run.explain.fit_words import fit_words
 from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import run_intervals
-from simulator.training_run.fit.logged_source import Calibration, calibrated
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
+from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features

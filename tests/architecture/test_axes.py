@@ -19,15 +19,15 @@ ENUMERATOR = "planner/space.py"
 # list, and ZeRO stages from a framework's; these draw one of them for another reason.
 DRAWN = ("divisors", "free_schedules", "zero_stages_at")
 ALSO_DRAWN = {
-    "planner/search/search.py: divisors": "micro-batches that a model runs on",
-    "planner/search/space.py: free_schedules": "the rules of the executor",
-    "planner/heterogeneous/unlike_search.py: divisors": "replicas that differ have no mesh",
+    "planner/blocks/block_search.py: divisors": "micro-batches that a model runs on",
+    "planner/blocks/legal_cells.py: free_schedules": "the rules of the executor",
+    "planner/heterogeneous/unequal_search.py: divisors": "replicas that differ have no mesh",
     "planner/heterogeneous/plan_mixed.py: divisors": "replicas that differ have no mesh",
     "planner/broken_rule.py: zero_stages_at": "a message's stages",
     "planner/layout/layout_question.py: divisors": "degrees that suit a model",
     "planner/sizing/sizing_search.py: zero_stages_at": "the most sharded run, for a bound",
     "profiles/model/loaders.py: divisors": "a message's heads",
-    "shardwright/requests/executor_layouts.py: divisors": "tp degrees that the executor can split",
+    "shardwright/requests/plan_route.py: divisors": "tp degrees that the executor can split",
     "simulator/training_run/framework/framework.py: zero_stages_at": "the rule",
     "simulator/values/runnable.py: free_schedules": "the rule",
 }

@@ -101,7 +101,7 @@ def test_module_names_say_something() -> None:
                 "profiles.model.loaders, profiles.model.tracing.traced, simulator.traced.predict",
                 {"torch", "transformers", "ortools", "matplotlib"},
             ),
-            ("planner.search.search", {"torch", "transformers", "matplotlib", "executor"}),
+            ("planner.blocks.block_search", {"torch", "transformers", "matplotlib", "executor"}),
         ),
         (
             (

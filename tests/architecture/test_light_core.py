@@ -67,7 +67,7 @@ def test_help_imports_no_search(helped: dict[str, Ran], name: str) -> None:
     ran = helped[name]
     assert f"Usage: shardwright {name}" in ran.stdout
     assert ran.packages & {"numpy", "scipy", *OPTIONAL} == set()
-    searches = ("planner.layout", "planner.search")
+    searches = ("planner.layout", "planner.blocks")
     assert not [module for module in ran.loaded if module.startswith(searches)]
 
 

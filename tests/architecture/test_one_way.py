@@ -7,40 +7,40 @@ import pytest
 from tests.architecture.sources import shipped
 
 _REASON = "_why_block_by_block"
-WAYS = "shardwright/requests/executor_layouts.py"
+ROUTE = "shardwright/requests/plan_route.py"
 CALLERS = {
     # A plan that is a layout is priced by the first, any other by the second.
     "plan_prediction": ("shardwright/requests/predicted_plan.py",),
     "simulator.traced.predict.predict": (
         "planner/costs/costs.py",
-        "planner/heterogeneous/unlike_search.py",
+        "planner/heterogeneous/unequal_search.py",
         "executor/probe_pipeline.py",
         "shardwright/requests/predicted_plan.py",
         "shardwright/runs/module_row.py",
     ),
     # Whether a question is one of layouts: for single questions, sweeps, the page and predictions.
-    "way_of": (
+    "route_of": (
         "shardwright/requests/layout_answers.py",
         "shardwright/requests/predicted_plan.py",
         "shardwright/requests/python_plan.py",
         "shardwright/requests/questions.py",
     ),
-    "planner.search.search.search": (
+    "planner.blocks.block_search.search": (
         "planner/heterogeneous/plan_mixed.py",
         "shardwright/requests/python_plan.py",
     ),
     "graph_model_flop": ("simulator/traced/predict.py",),
     # Every search of the planner is this one.
     "BestFirst": (
-        "planner/heterogeneous/unlike_search.py",
+        "planner/heterogeneous/unequal_search.py",
         "planner/layout/layout_search.py",
-        "planner/search/answer.py",
+        "planner/blocks/answer.py",
         "planner/sizing/sizing_search.py",
     ),
 }
 """Who may import a function; one with a common name is given with its module."""
 DEFINED_ONCE = {
-    "way_of": WAYS,
+    "route_of": ROUTE,
     "mfu": "simulator/mfu.py",
     "explore": "planner/best_first.py",
     "fullest_term": "planner/neighbors.py",
@@ -65,4 +65,4 @@ def test_it_is_defined_once(name: str) -> None:
 
 def test_one_function_asks_why_a_question_is_of_blocks() -> None:
     calls = [path for path, source in shipped() for name in source.calls if name == _REASON]
-    assert calls == [WAYS]
+    assert calls == [ROUTE]

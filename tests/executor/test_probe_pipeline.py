@@ -40,7 +40,7 @@ def test_one_device_has_no_pipeline(traced: TracedModel, tmp_path: Path) -> None
     assert BlockProbe(spec, traced, machine()).has_pipeline
     assert not BlockProbe(spec, traced, machine(1)).has_pipeline
     assert not BlockProbe(spec, traced, machine(16)).has_pipeline  # more devices than blocks
-    with pytest.raises(InputError, match="needs two devices and as many blocks"):
+    with pytest.raises(InputError, match="needs two or more devices and at least as many blocks"):
         BlockProbe(spec, traced, machine(1)).pipeline_plan(2)
 
 

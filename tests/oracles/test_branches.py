@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from planner.axes import Axes
-from planner.search.search import search
+from planner.blocks.block_search import search
 from profiles.errors import InputError
 from simulator.traced.predict import predict
 from simulator.training_run.framework.framework import load_stack

@@ -14,7 +14,7 @@ import pytest
 
 import shardwright
 from planner.axes import Axes
-from planner.search.search import search
+from planner.blocks.block_search import search
 from shardwright.runs.run_table import read_measured, read_runs
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute

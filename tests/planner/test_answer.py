@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from planner.axes import Axes
+from planner.blocks.answer import SearchOptions, Setting, search_setting
+from planner.blocks.legal_cells import block_rules, legal_cells
 from planner.chain.partition import partition
 from planner.chain.problem import (
     BlockCosts,
@@ -20,8 +22,6 @@ from planner.chain.problem import (
 )
 from planner.costs.bound import lower_bound
 from planner.neighbors import Neighbor
-from planner.search.answer import SearchOptions, Setting, search_setting
-from planner.search.space import block_rules, legal_cells
 from planner.space import LayoutContext
 from profiles.document import encode, to_json
 from profiles.errors import InputError, UnknownNameError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.axes import Axes
-from planner.search.answer import _assumptions
-from planner.search.search import _context
-from planner.search.space import block_rules
+from planner.blocks.answer import _assumptions
+from planner.blocks.block_search import _context
+from planner.blocks.legal_cells import block_rules
 from planner.space import LayoutContext
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.graph import ModelGraph

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from planner.axes import Axes
+from planner.blocks.block_search import search
+from planner.blocks.legal_cells import block_rules, legal_cells
 from planner.chain.ideals import lattice_of, lattice_of_flows
 from planner.chain.partition import partition
 from planner.chain.problem import (
@@ -22,8 +24,6 @@ from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.mesh import branch_solver
 from planner.mesh.branch_solver import BranchSolver, Ordered, cell_solver, in_traced_stages
-from planner.search.search import search
-from planner.search.space import block_rules, legal_cells
 from planner.space import LayoutContext
 from profiles.errors import InputError
 from simulator.training_run.framework.framework import load_stack

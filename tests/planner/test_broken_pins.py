@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import AXES, NO_PIPELINE, Axes
+from planner.blocks.legal_cells import block_rules, legal_cells
 from planner.layout.layout_question import context_of
 from planner.layout.layouts import legal_layouts
 from planner.run_option import RequestedOptions
-from planner.search.space import block_rules, legal_cells
 from planner.space import LayoutContext
 from profiles.errors import InputError
 from tests.planner.layout.asked import question

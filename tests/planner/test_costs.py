@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import Axes
+from planner.blocks.answer import SearchOptions
+from planner.blocks.block_search import search
+from planner.blocks.legal_cells import block_rules, legal_cells
 from planner.chain.partition import partition
 from planner.chain.problem import Partition, step_time
 from planner.costs.bound import lower_bound
@@ -18,9 +21,6 @@ from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel
 from planner.mesh.cell_solver import CellSolver
 from planner.mesh.timeline_search import TimelineSearch
-from planner.search.answer import SearchOptions
-from planner.search.search import search
-from planner.search.space import block_rules, legal_cells
 from planner.space import LayoutContext
 from profiles.document import encode, to_json
 from profiles.hardware.catalogue.catalog import get_cluster

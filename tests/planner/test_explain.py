@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.search.explain import why_not_first
+from planner.blocks.explain import why_not_first
 from simulator.values.prediction import Component, Interval, Part, Prediction
 from tests.planner.one_block import one_block_plan
 

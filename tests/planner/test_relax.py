@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.axes import Axes
+from planner.blocks.relax import candidates, relaxation
 from planner.neighbors import grown, with_device
-from planner.search.relax import candidates, relaxation
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import Device

@@ -10,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import Axes
+from planner.blocks.answer import SearchOptions
+from planner.blocks.block_search import search
+from planner.blocks.legal_cells import block_rules, legal_cells
 from planner.chain.problem import Partition
 from planner.costs.bound import lower_bound
 from planner.costs.split_problem import (
@@ -20,9 +23,6 @@ from planner.costs.split_problem import (
 )
 from planner.mesh.cell_solver import CellSolver
 from planner.mesh.timeline_search import TimelineSearch
-from planner.search.answer import SearchOptions
-from planner.search.search import search
-from planner.search.space import block_rules, legal_cells
 from planner.space import LayoutContext
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from planner.axes import Axes
-from planner.search.search import search
+from planner.blocks.block_search import search
 from shardwright.reports.branch_stages import blocks_text, branch_rows
 from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.plan_answers import answer_brief

@@ -26,7 +26,7 @@ from shardwright.runs.complete import complete_run
 from shardwright.runs.run import FIGURES
 from shardwright.runs.run_table import read_runs
 from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.fit.logged_source import read_calibration
+from simulator.training_run.fit.recalibration import read_calibration
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 

@@ -33,11 +33,11 @@ def refused(*arguments: str) -> str:
         (("--global-batch", "9" * 21), "may be 2,147,483,647 at most"),
         (
             ("--global-batch", "64", *STACK, "--local-workers", "7"),
-            "nothing steps alone unless --local-steps is above 1",
+            "needs --local-steps above 1",
         ),
         (
             ("--global-batch", "64", *STACK, "--wide-layers", "9"),
-            "all layers are in bf16 as it is; give a --precision of fp8, mxfp8, nvfp4",
+            "all layers are in bf16 already; give a --precision of fp8, mxfp8, nvfp4",
         ),
         (("--global-batch", "64", *STACK, "--sort", "cost"), "orders the table of a sweep"),
         (

@@ -13,7 +13,7 @@ from profiles.hardware.energy.grid_carbon import grid_of
 from shardwright.analysis.answer_json import ANSWER_KEYS
 from shardwright.cli import app
 from shardwright.requests.compared_frameworks import compared_frameworks
-from simulator.training_run.fit.logged_source import shipped_hash
+from simulator.training_run.fit.recalibration import shipped_hash
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 ASKED = ("plan", "llama-3.1-8b", "--global-batch", "64", "--seq", "4096", "--stack")
@@ -94,7 +94,9 @@ def test_what_cannot_be_asked() -> None:
         typed(*ASKED, "megatron-cor", *ON)
     with pytest.raises(InputError, match="--cp 2: torch has no such axis"):
         typed("plan", "gpt2", *ON, "--global-batch", "8", "--cp", "2", "--stack", "torch")
-    with pytest.raises(InputError, match="--pareto is of layouts, and this is planned block by"):
+    with pytest.raises(
+        InputError, match="--pareto needs the search over layouts, but this request is planned"
+    ):
         typed("plan", TWO_TOWERS, *ON, "--global-batch", "8", "--pareto", "memory")
     with pytest.raises(InputError, match="its trace does not give a transformer's figures"):
         typed("plan", TWO_TOWERS, *ON, "--global-batch", "8", "--stack", "megatron-core")
@@ -276,7 +278,7 @@ def test_frozen_weights_and_states_of_few_bits() -> None:
     assert states["plan"]["optimizer"] == "adamw8bit"
     assert any("8-bit-states: changes what is computed" in each for each in states["assumptions"])
     for wrong, why in (
-        ((*ASKED, "transformers", *ON, "--base-precision", "nf4"), "give --lora RANK"),
+        ((*ASKED, "transformers", *ON, "--base-precision", "nf4"), "add --lora RANK"),
         ((*ASKED[:-1], *ON, "--pareto", "memory", "--optimizer", "adamw8bit"), "needs --stack"),
     ):
         done = CliRunner().invoke(app, list(wrong))

@@ -9,8 +9,8 @@ import pytest
 from planner.layout.executable import run_of_plan
 from profiles.errors import MismatchError
 from shardwright import api
-from shardwright.requests.executor_layouts import figures_of
 from shardwright.requests.opened_plan import opened_plan
+from shardwright.requests.plan_route import figures_of
 from shardwright.requests.predicted_plan import predicted_again
 from simulator.values.plan import Recompute, Stage
 from simulator.values.workload import Workload

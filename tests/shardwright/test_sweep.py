@@ -30,8 +30,8 @@ from planner.batch.sweep import (
     verdict_of,
     with_price,
 )
-from planner.search.answer import SearchOptions
-from planner.search.search import search
+from planner.blocks.answer import SearchOptions
+from planner.blocks.block_search import search
 from profiles.document import decode, encode, to_json
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -168,7 +168,7 @@ def test_a_task_survives_its_text_and_the_price_put_in_later_is_the_searched_one
 def test_a_worker_with_other_code_or_data_says_so() -> None:
     data = json.loads(Poser().pose(questions_of(GRID)[0]).job.text) | {"version": "0" * 16}
     verdict = json.loads(solve_text(json.dumps(data)))
-    assert "install the same versions on every node" in verdict["reason"]
+    assert "install the same on every node" in verdict["reason"]
 
 
 def begin(folder: Path, *more: str) -> subprocess.Popen[str]:
@@ -274,7 +274,7 @@ def test_a_file_of_questions_with_faults_in_it(tmp_path: Path) -> None:
         (["plan", "a", "--questions", "q.toml", "-o", "x"], "contains the requests"),
         (["plan", "--questions", "q.toml", "-o", "x"], "no such file"),
         ([*CLI, "-o", "x", "--sort", "stp"], "Did you mean 'step'?"),
-        ([*CLI, "-o", "x", "--time-limit", "3s"], "--time-limit is for one question"),
+        ([*CLI, "-o", "x", "--time-limit", "3s"], "--time-limit is for one request"),
         ([*CLI, "-o", "x", "--workers", "2", "--ray", "auto"], "give one"),
         (["plan", "gpt2"], "give MODEL and --on"),
     ],

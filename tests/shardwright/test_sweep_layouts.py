@@ -120,7 +120,7 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
         typed(*asked, "--cp", "2")
     with pytest.raises(InputError, match="--order needs --stack"):
         typed(*asked, "--order", "any")
-    with pytest.raises(InputError, match="--pareto is for one question"):
+    with pytest.raises(InputError, match="--pareto is for one request"):
         typed(*asked, "--stack", "megatron-core", "--pareto", "memory")
     with pytest.raises(UnknownNameError, match="activation_offload"):
         Grid(
@@ -135,7 +135,7 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
             models=("gpt2",), clusters=("8xh100",), global_batches=(8,), stack="nanotron",
             options={"base_precision": "nf4"},
         )  # fmt: skip
-    with pytest.raises(InputError, match="--base-precision is for one question"):
+    with pytest.raises(InputError, match="--base-precision is for one request"):
         typed(*asked, "--stack", "nanotron", "--base-precision", "nf4")
     with pytest.raises(InfeasibleError, match="none of the 2 requests has a plan"):
         typed(

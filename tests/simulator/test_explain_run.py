@@ -18,7 +18,7 @@ from simulator.memory.footprint import footprint
 from simulator.training_run.explain.explain_memory import explain_memory
 from simulator.training_run.explain.explain_run import RunExplanation, explain_run
 from simulator.training_run.fit.interval import run_intervals
-from simulator.training_run.fit.logged_source import Calibration, calibrated
+from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.priced_runs import price_runs

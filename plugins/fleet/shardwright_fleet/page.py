@@ -9,7 +9,7 @@ from profiles.errors import InputError
 from profiles.units import format_percent, format_usd
 from shardwright.reports.html import fact, template
 from shardwright_fleet.answer import FleetAnswer
-from shardwright_fleet.picture import fleet_picture
+from shardwright_fleet.gantt_chart import fleet_picture
 from shardwright_fleet.words import advice_words, date_of, level_words
 
 

@@ -11,7 +11,7 @@ from planner.layout.layout_question import LayoutQuestion
 from planner.space import EXECUTOR
 from profiles.document import content_hash, read_document, write_document
 from profiles.errors import InfeasibleError, ShardwrightError
-from shardwright.requests.executor_layouts import executor_space
+from shardwright.requests.plan_route import executor_space
 from shardwright_fleet.phase_price import StepAnswer, StepTask, all_steps, phase_of
 from shardwright_fleet.question import (
     FleetQuestion,

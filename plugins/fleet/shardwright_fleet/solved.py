@@ -64,7 +64,8 @@ def solve_question(
         return replace(answer, search_time_s=clock() - begin)
     if solution.schedule is None:
         raise InputError(
-            "the limit struck before any schedule was found: give more (--time-limit 5min)"
+            "the time limit ended the search before any schedule was found; raise it, for example "
+            "--time-limit 5min"
         )
     answer = fleet_answer(question, priced, problem, solution)
     answer = replace(answer, assumptions=_assumptions(question, problem))

@@ -13,7 +13,7 @@ from shardwright_frameworks.traces.nccl_tests import read_nccl_tests
 from planner.layout.layout_context import base_run
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
-from simulator.training_run.fit.logged_source import calibrated, read_calibration
+from simulator.training_run.fit.recalibration import calibrated, read_calibration
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.rank_group import RankGroup
 from simulator.training_run.messages.run_links import links_of, moved

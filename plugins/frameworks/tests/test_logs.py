@@ -41,7 +41,7 @@ from shardwright.requests.planned_step import PlannedStep, step_of
 from shardwright.results.result import as_result
 from shardwright.runs.run import FIGURES
 from shardwright.runs.run_table import read_runs
-from simulator.training_run.fit.logged_source import read_calibration
+from simulator.training_run.fit.recalibration import read_calibration
 
 
 @pytest.fixture(scope="module")
@@ -286,5 +286,5 @@ def test_what_logs_cannot_tell_is_not_fitted(tmp_path: Path) -> None:
         f"completed step: {n}, seconds: {1 + n % 2 * 0.8:.3f}, loss: 2.0\n" for n in range(40)
     )
     logs[0].write_text(uneven, encoding="utf-8")
-    with pytest.raises(DocumentError, match="no one speed to fit"):
+    with pytest.raises(DocumentError, match="needs a steady step time"):
         calibrate_from_logs(logs, [table], None, force=False)

@@ -95,9 +95,7 @@ def shard(
         if output is not None and answer.calls:
             note(f"written: {output}. Next: shardwright run {output}")
     if not answer.calls:
-        raise InfeasibleError(
-            f"no placements of {block or model} were found within the memory: {answer.reason}"
-        )
+        raise InfeasibleError(f"no placements of {block or model} fit in memory: {answer.reason}")
 
 
 def mesh_of(text: str) -> tuple[int, ...]:
@@ -119,7 +117,7 @@ def run_file(
 ) -> None:
     """`shardwright run` of a sharding file: runs it and compares it with one process.
 
-    Raises ToleranceError where what ran differs from the plan.
+    Raises ToleranceError if the run differs from the plan.
     """
     from shardwright_placements.report import sharded_run_report
     from shardwright_placements.running.launch_sharding import run_sharding
@@ -139,7 +137,5 @@ def run_file(
     )
     show(sharded_run_report(found))
     if not found.passed:
-        raise ToleranceError(
-            f"{path}: what ran is not what was planned; the table above says where"
-        )
+        raise ToleranceError(f"{path}: the run differs from the plan; see the table above")
     note(f"written: {output}")

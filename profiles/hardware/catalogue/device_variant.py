@@ -122,8 +122,8 @@ def _power(device: Device, watts: int) -> Sourced:
     full = device.power_w
     if watts < _LEAST_POWER * full.value:
         raise InputError(
-            f"{device.name}@{watts}w: a limit below {_LEAST_POWER:.0%} of the device's "
-            f"{full.value:g} W is none that it can hold ({full.source})"
+            f"{device.name}@{watts}w: the power limit must be {_LEAST_POWER:.0%} or more of the "
+            f"device's {full.value:g} W ({full.source})"
         )
     if watts >= full.value:
         return full

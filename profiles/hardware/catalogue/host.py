@@ -67,7 +67,7 @@ def host_of(device: str) -> Host:
     file = _files().get(name)
     if file is None:
         raise InputError(
-            f"nothing is known of the host of {name}, so nothing can be kept there: add it to a "
-            "file of profiles/data/hosts, or leave out --optimizer-offload and --activation-offload"
+            f"the host memory of {name} is unknown, so nothing can be offloaded: describe its host "
+            "in profiles/data/hosts, or leave out --optimizer-offload and --activation-offload"
         )
     return file

@@ -74,15 +74,15 @@ class _Chain:
             raise InputError(f"it was traced at tp={graph.tp}; figures need tp=1")
         if graph.state:
             raise InputError(
-                f"its forward changes {graph.state[0]} and computes with it, which a "
-                "layout of replicas would not train alike"
+                f"its forward updates and reads {graph.state[0]}, so that data-parallel replicas "
+                "would compute different values"
             )
         if graph.branches:
             fork = next(b for b in graph.branches if b.consumers != (b.producer + 1,))
             users = ", ".join(map(str, fork.consumers[:4]))
             more = ", ..." if len(fork.consumers) > 4 else ""
             raise InputError(
-                f"its blocks branch: what block {fork.producer} gives is used by blocks "
+                f"its blocks branch: the output of block {fork.producer} is used by blocks "
                 f"{users}{more}"
             )
         kinds = [read_block(block, graph.micro_batch) for block in graph.kinds]
@@ -91,13 +91,11 @@ class _Chain:
         if not mixing:
             convolutions = sum(reading.convolutions for reading in readings)
             note = f"; it has {convolutions} convolutions" if convolutions else ""
-            raise InputError(f"no block has attention that is recognised{note}")
+            raise InputError(f"no block has a recognized attention{note}")
         first, last = mixing[0], mixing[-1]
         shape = readings[first].inputs[0] if readings[first].inputs else ()
         if not shape:
-            raise InputError(
-                f"block {first} has attention and takes nothing from a block before it"
-            )
+            raise InputError(f"block {first} has attention, but no input from an earlier block")
         frozen = sum(
             math.prod(p.full_shape)
             for block in graph.blocks
@@ -105,7 +103,7 @@ class _Chain:
             if not p.trainable and not p.tied_to
         )
         if frozen > _PARAMETERS_WITHIN * graph.full_parameter_count:
-            raise InputError(f"{frozen:,} of its parameters are frozen; figures train all of them")
+            raise InputError(f"{frozen:,} of its parameters are frozen; layouts train all")
         self.hidden = shape[-1]
         self.tokens = math.prod(shape[:-1])
         self.sequence = self.tokens // graph.micro_batch
@@ -119,8 +117,8 @@ class _Chain:
             if reading.products or reading.convolutions:
                 what = "convolutions" if reading.convolutions else reading.products[0].name
                 raise InputError(
-                    f"block {place} ({reading.label}) puts its inputs through {what} before the "
-                    "layers: figures begin with a table of tokens"
+                    f"block {place} ({reading.label}) applies {what} to the inputs before the "
+                    "layers; only a token embedding is supported there"
                 )
         self.first = first
         self.layers = [
@@ -136,7 +134,7 @@ class _Chain:
         found = [p for p in (*tail, *inside) if p.k == self.hidden]
         if not found:
             raise InputError(
-                f"behind its layers no product takes the hidden size {self.hidden} to logits"
+                f"no matmul after its layers maps the hidden size {self.hidden} to logits"
             )
         head = max(found, key=lambda p: p.n)
         if head in inside:

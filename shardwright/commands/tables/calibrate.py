@@ -26,7 +26,7 @@ from shardwright.reports.terminal import table
 from shardwright.runs.complete import complete_run
 from shardwright.runs.run_table import read_measured, read_runs
 from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.fit.logged_source import (
+from simulator.training_run.fit.recalibration import (
     CALIBRATION_SCHEMA,
     METHOD,
     Calibration,

@@ -24,10 +24,10 @@ from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from profiles.units import format_count
 from shardwright.requests.compared_frameworks import compared_frameworks, preference
-from shardwright.requests.executor_layouts import executor_space
 from shardwright.requests.named_model import described_of
 from shardwright.requests.plan_choices import ANY_STACK, first_precision
 from shardwright.requests.plan_request import default_precision
+from shardwright.requests.plan_route import executor_space
 from shardwright.requests.sizing.kept_bytes import run_storage
 from shardwright.requests.sizing.size_flags import (
     MOST_DEVICES,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from simulator.training_run.fit.logged_source import Calibration, calibrated_knowledge
+from simulator.training_run.fit.recalibration import Calibration, calibrated_knowledge
 from simulator.training_run.fit.step_spread import run_spreads, step_spreads
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from planner.layout.layout_question import coefficients_of
-from simulator.training_run.fit.logged_source import Calibration
+from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question
 

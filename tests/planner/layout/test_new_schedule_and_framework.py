@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from planner.axes import Axes
+from planner.blocks.answer import SearchOptions
+from planner.blocks.block_search import search
 from planner.layout.layout_question import LayoutQuestion, context_of, solve_layouts
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, legal_layouts
-from planner.search.answer import SearchOptions
-from planner.search.search import search
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.memory.footprint import footprint

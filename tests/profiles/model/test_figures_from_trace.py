@@ -104,11 +104,11 @@ def test_gpt_has_biases_and_every_parameter() -> None:
     [
         ("every_second_layer", "layers with experts alternate with layers without"),
         ("growing", "its layers differ: some have .* feed-forward of 128, others .* of 256"),
-        ("skips", "its blocks branch: what block 0 gives is used by blocks 1, 2, 3, 4"),
+        ("skips", "its blocks branch: the output of block 0 is used by blocks 1, 2, 3, 4"),
         ("encoder", "its attention uses keys on both sides"),
         ("last_token", "its head runs on 2 of 192 positions"),
         ("frozen", "of its parameters are frozen"),
-        ("convolutions", "no block has attention that is recognised; it has 2 convolutions"),
+        ("convolutions", "no block has a recognized attention; it has 2 convolutions"),
     ],
 )
 def test_what_figures_do_not_describe(module: str, why: str) -> None:

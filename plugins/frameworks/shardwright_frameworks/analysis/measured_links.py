@@ -100,8 +100,8 @@ def link_factors(measured: Sequence[MeasuredCollective], links: Links) -> LinkFa
     for each in measured:
         if each.ranks // each.hosts > links.node_devices:
             raise InputError(
-                f"{each.operation} ran on {each.ranks // each.hosts} devices of each node, the "
-                f"cluster has nodes of {links.node_devices}; name the one it ran on with --on"
+                f"{each.operation} ran on {each.ranks // each.hosts} devices per node, but nodes "
+                f"of the cluster have {links.node_devices}; name the measured cluster with --on"
             )
     used = [each for each in measured if each.operation in _COLLECTIVES]
     inside = [_factor(each, links) for each in used if each.hosts == 1]

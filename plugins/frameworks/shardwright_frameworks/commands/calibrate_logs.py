@@ -18,7 +18,7 @@ from shardwright_frameworks.requests.logged_run import logged_run
 from shardwright_frameworks.requests.measured_cluster import MeasuredCluster, measured_cluster
 from shardwright_frameworks.traces.nccl_tests import NcclOutput
 from shardwright_frameworks.traces.opened_log import open_log
-from simulator.training_run.fit.logged_source import Calibration, shipped_hash
+from simulator.training_run.fit.recalibration import Calibration, shipped_hash
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 

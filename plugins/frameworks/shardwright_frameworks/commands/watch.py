@@ -74,8 +74,8 @@ def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool
     found = followed.log()
     if found.steady_lines < FEWEST_STEPS:
         raise DocumentError(
-            f"{followed.path}: no steady steps yet: {found.steps or 0} steps, warm-up with them; "
-            "look again when some more are done"
+            f"{followed.path}: no steady steps yet ({found.steps or 0} steps, including warm-up); "
+            "try again after more steps"
         )
     compared = compare_log(planned, found, recent=True)
     if json_output:

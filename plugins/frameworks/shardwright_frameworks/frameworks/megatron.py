@@ -1,4 +1,4 @@
-"""Megatron-LM's arguments as a run: `say_megatron`.
+"""Megatron-LM's arguments as a run: `collect_megatron`.
 
 Names and meanings: github.com/NVIDIA/Megatron-LM, megatron/arguments.py of v1.0 to v2.6 and
 megatron/training/arguments.py of core_v0.4.0 to core_v0.19.0; in addition Megatron-DeepSpeed's

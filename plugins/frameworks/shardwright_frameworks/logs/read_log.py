@@ -330,7 +330,7 @@ def _notes(
     if steady is not None and steady.p10_s is None and steady.source == "clock":
         found.append("times of day are too coarse for a distribution; the steady step is a mean")
     if steady is not None and steady.share < FEWEST_STEADY:
-        found.append(f"only {steady.share:.0%} of the lines are near the steady step: no one speed")
+        found.append(f"only {steady.share:.0%} of the lines are near the steady step")
     if steady is not None and steady.warm_up_steps and steady.steady.sum() < 3:
         found.append("fewer than three steady lines; the figure may still hold warm-up")
     return tuple(found)

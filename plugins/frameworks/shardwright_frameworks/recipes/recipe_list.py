@@ -36,9 +36,7 @@ def recipes_in(path: str) -> tuple[str, ...]:
             read |= {str(file / name).removesuffix(name) + each for each in used if each != name}
     kept = tuple(recipe for recipe in found if recipe not in read)
     if not kept:
-        raise DocumentError(
-            f"{path}: no configuration of a framework that is known was recognised in it"
-        )
+        raise DocumentError(f"{path}: contains no configuration of a known framework")
     return kept
 
 

@@ -41,5 +41,5 @@ def _need_own_folder(output: Path) -> None:
         raise InputError(f"-o {output} is a file; name a folder")
     if output.is_dir() and any(output.iterdir()) and not (output / _OURS).is_file():
         raise InputError(
-            f"-o {output} holds files that are no export of ours; name a new or an empty folder"
+            f"-o {output} contains files that are not an export; name a new or empty folder"
         )

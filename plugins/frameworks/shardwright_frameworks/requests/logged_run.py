@@ -49,7 +49,7 @@ def logged_run(log: Path, config: Path, device: str = "") -> LoggedRun:
     """
     told = open_log(log)
     if not isinstance(told, TrainingLog):
-        raise DocumentError(f"--from {log}: is a profile or a benchmark, no log of steps")
+        raise DocumentError(f"--from {log}: is a profile or a benchmark, not a training log")
     _need_steady(log, told)
     run = run_of(config, log.name.partition(".")[0], device=device, devices=told.devices)
     for name, seen, said in (
@@ -67,31 +67,32 @@ def logged_run(log: Path, config: Path, device: str = "") -> LoggedRun:
 
 
 def _need_steady(log: Path, told: TrainingLog) -> None:
-    """Refuses what cannot be fitted on: no steady step, or none that is steady."""
+    """Raises DocumentError for a log without a steady step time."""
     notes = "; ".join(told.notes)
     if told.steady_step_time_s is None:
         raise DocumentError(f"--from {log}: has no step time ({notes or 'no step in it'})")
     if told.from_ == "whole run":
         raise DocumentError(
-            f"--from {log}: has only the mean of the whole run, with warm-up and checkpoints; "
-            "name the printed log with its steps"
+            f"--from {log}: has only the mean of the whole run, including warm-up and checkpoints; "
+            "name the printed log, which contains every step"
         )
     if told.steady_lines < FEWEST_LINES:
         raise DocumentError(
-            f"--from {log}: has {told.steady_lines} lines of steady steps, {FEWEST_LINES} are "
-            "needed to tell them from warm-up; let it run longer"
+            f"--from {log}: has {told.steady_lines} lines of steady steps, but {FEWEST_LINES} are "
+            "needed to separate them from warm-up; use a longer run"
         )
     if told.steady_share < FEWEST_STEADY:
         raise DocumentError(
             f"--from {log}: {format_percent(told.steady_share)} of its steps take about "
-            f"{format_time(told.steady_step_time_s)}, the rest much more or less: no one speed to "
-            "fit; find out why first"
+            f"{format_time(told.steady_step_time_s)}, the others much more or less; a calibration "
+            "needs a steady step time, so find the cause first"
         )
     low, high = told.spread.p10_s, told.spread.p90_s
     if low is not None and high is not None and high > _WIDEST * low:
         raise DocumentError(
             f"--from {log}: steps take {format_time(low)} to {format_time(high)} (eight of ten), "
-            f"{format_percent(high / low - 1.0)} apart: no one speed to fit; find out why first"
+            f"{format_percent(high / low - 1.0)} apart; a calibration needs a steady step time, so "
+            "find the cause first"
         )
 
 

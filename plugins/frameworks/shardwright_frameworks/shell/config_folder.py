@@ -160,7 +160,7 @@ def read_config_text(path: Path) -> str:
             "the right file?"
         )
     if b"\0" in raw:
-        raise DocumentError(f"{path}: is no text (byte {raw.index(bytes(1))} is 0); is it binary?")
+        raise DocumentError(f"{path}: is not a text file (byte {raw.index(bytes(1))} is 0)")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:

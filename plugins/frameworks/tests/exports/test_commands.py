@@ -64,7 +64,7 @@ def test_a_folder_of_somebody_else_is_left_alone(plan: Path, tmp_path: Path) -> 
     (tmp_path / "mine.txt").write_text("mine")
     done = shardwright("export", str(plan), "--to", "megatron", "-o", str(tmp_path))
     assert done.returncode == 2
-    assert "no export of ours" in " ".join(done.stderr.split())
+    assert "are not an export" in " ".join(done.stderr.split())
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

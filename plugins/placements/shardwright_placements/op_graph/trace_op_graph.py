@@ -171,14 +171,17 @@ class _Tracer(TorchFunctionMode):
             if path in self.skipped and not self.pauses:
                 model = self.outputs_of.get(self.skipped[path], [])
                 if len(model) != len(leaves):
-                    raise TraceError(f"{path} returns something else than {self.skipped[path]}")
+                    raise TraceError(
+                        f"{path} was assumed to equal {self.skipped[path]}, but returns "
+                        f"{len(leaves)} tensors instead of {len(model)}"
+                    )
                 made = []
                 for x, held in zip(leaves, model, strict=True):
                     known = self._known.get(id(x))
                     made.append((held, self._add(x, stands_for=held) if known is None else known))
                 if path in (step.path for step in self.steps if isinstance(step, Repeat)):
                     raise TraceError(
-                        f"{path} is called twice and held once; it cannot be run by ops"
+                        f"the forward calls {path} twice, so it cannot be split op by op"
                     )
                 self.steps.append(
                     Repeat(

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from profiles.errors import InputError
 from shardwright_placements.op_graph.op_graph import GraphOp, OpGraph
-from shardwright_placements.planning.block_problem import NANOSECOND_S, BlockProblem, build_problem
 from shardwright_placements.planning.conversions import (
     Between,
     Reshard,
@@ -17,6 +16,11 @@ from shardwright_placements.planning.conversions import (
 )
 from shardwright_placements.planning.mesh import Mesh
 from shardwright_placements.planning.op_seconds import OpPrice, tied_sync_s
+from shardwright_placements.planning.placement_problem import (
+    NANOSECOND_S,
+    PlacementProblem,
+    build_problem,
+)
 from shardwright_placements.planning.strategies import Strategy
 from shardwright_placements.sharding_file import ShardingCost
 from shardwright_placements.strategy_graph.problem import StrategyGraph
@@ -89,7 +93,7 @@ def shard_ops(
 
 
 def _answer(
-    problem: BlockProblem, nodes: StrategyGraph, found: Solution, choice: tuple[int, ...]
+    problem: PlacementProblem, nodes: StrategyGraph, found: Solution, choice: tuple[int, ...]
 ) -> OpSharding:
     graph = problem.graph
     ops = tuple(
@@ -128,7 +132,7 @@ def _answer(
     )
 
 
-def _tied_sync_s(problem: BlockProblem, ops: tuple[PlacedOp, ...]) -> float:
+def _tied_sync_s(problem: PlacementProblem, ops: tuple[PlacedOp, ...]) -> float:
     """Sums of gradients that are partial in another op's use of a weight than the first's."""
     graph, total = problem.graph, 0.0
     for t, layouts in weight_layouts(graph, [placed.strategy for placed in ops]).items():

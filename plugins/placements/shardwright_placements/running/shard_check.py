@@ -113,8 +113,8 @@ def run_sharded(
         gradients = replay.gradients()
     if count.torch_total() != sum(count.counts.values()) + sum(count.aside.values()):
         raise MismatchError(
-            f"CommDebugMode saw {count.torch_total()} collectives, {dict(count.counts)} were told "
-            "apart; this release of torch has others"
+            f"CommDebugMode counts {count.torch_total()} collectives, but only "
+            f"{dict(count.counts)} are known; this release of torch has others"
         )
     whole_loss = float(replay.whole(replay.last))
     outputs = _outputs(replay)

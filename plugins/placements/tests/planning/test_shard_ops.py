@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from shardwright_placements.op_graph.op_graph import GraphBlock, GraphOp, GraphTensor, OpGraph
 from shardwright_placements.op_graph.trace_op_graph import trace_op_graph
 from shardwright_placements.planning.answer_file import placement_rules
-from shardwright_placements.planning.block_problem import NANOSECOND_S, build_problem
 from shardwright_placements.planning.megatron import megatron_strategies
 from shardwright_placements.planning.mesh import Mesh
+from shardwright_placements.planning.placement_problem import NANOSECOND_S, build_problem
 from shardwright_placements.planning.solve_block import OpSharding, shard_ops
 from shardwright_placements.strategy_graph.solve import Status
 from torch import Tensor, nn

@@ -1,5 +1,8 @@
-"""Plans for our own executor by the search over layouts: which questions it takes, what the
-executor adds to the space, and the answer as a plan that runs."""
+"""`route_of`: whether a plan for our own executor is searched over layouts or block by block.
+
+Also the executor's limits on layouts (`executor_space`, `unsupported_options`), and the conversion
+of a layout to a plan that runs (`runnable_answer`).
+"""
 
 from __future__ import annotations
 
@@ -27,40 +30,42 @@ from simulator.values.workload import PRECISIONS, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """How a question for our own executor is answered: over layouts of a model of these figures, or
-    block by block, and why."""
+class Route:
+    """The search for a request: over layouts, or block by block.
+
+    figures     of the model, for the search over layouts; None for the search block by block
+    why_blocks  reason for the search block by block; "" for layouts
+    """
 
     figures: Transformer | None
     why_blocks: str = ""
 
 
-def way_of(
+def route_of(
     model: str | TracedModel,
     cluster: Cluster,
     *,
     seq: int | None,
     optimizer: str = "adamw",
     solver: str = "auto",
-) -> Way:
-    """How a question for our own executor, or a plan of it, is answered.
+) -> Route:
+    """The search that answers a request for our own executor, and predicts its plans.
 
-    Layouts need the figures of alike layers, and devices of one type whose kernels are in the
-    shipped surfaces; a CPU, and a device whose blocks were measured in place, is planned from those
-    measurements.
+    Layouts need a transformer of equal layers, and devices of one type of the catalog. CPUs and
+    profiled devices are planned block by block, from their measurements.
 
-    seq  tokens per sequence, None for the model's own
-    Raises ModelError for what is no model.
+    seq  tokens per sequence, None for the model's default
+    Raises ModelError for an unknown model.
     """
     why = _why_block_by_block(cluster, optimizer=optimizer, solver=solver)
     if not why and isinstance(model, TracedModel) and model.target != "gpu":
         why = f"{model.source} was traced for a CPU"
     if why:
-        return Way(figures=None, why_blocks=why)
+        return Route(figures=None, why_blocks=why)
     try:
-        return Way(figures=figures_of(model, seq))
+        return Route(figures=figures_of(model, seq))
     except (InputError, TraceError) as error:
-        return Way(figures=None, why_blocks=str(error))
+        return Route(figures=None, why_blocks=str(error))
 
 
 def _why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str:
@@ -71,7 +76,7 @@ def _why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str
     if device.type == "cpu" or (measured and (measured.blocks or measured.references)):
         return f"{device.name} is planned from blocks measured on it"
     if device.name not in device_names():
-        return f"{device.name} is no device of the catalogue, whose kernels were measured"
+        return f"{device.name} is not in the catalog of devices"
     if optimizer != "adamw":
         return f"figures are priced with AdamW, not {optimizer}"
     if solver != "auto":
@@ -80,12 +85,12 @@ def _why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str
 
 
 def figures_of(model: str | TracedModel, seq: int | None, *, runs_here: bool = True) -> Transformer:
-    """The figures of a model, of a named one the same whether it is traced already or not.
+    """The figures of a model. A named model has the same figures before and after tracing.
 
-    seq        tokens per sequence, None for the model's own
-    runs_here  as our executor runs it (`described_of`)
-    Raises ModelError for what is no model, InputError and TraceError, with the reason, for a model
-    that is no chain of alike transformer layers.
+    seq        tokens per sequence, None for the model's default
+    runs_here  for our executor (`described_of`)
+    Raises ModelError for an unknown model, InputError and TraceError, with the reason, for a model
+    that is not a chain of equal transformer layers.
     """
     if isinstance(model, str):
         return described_of(model, seq, runs_here=runs_here).figures
@@ -95,7 +100,7 @@ def figures_of(model: str | TracedModel, seq: int | None, *, runs_here: bool = T
 
 
 def _is_named(model: TracedModel) -> bool:
-    """Whether its name leads to a configuration, and to that which was traced."""
+    """Whether the model's name resolves to the traced configuration."""
     try:
         spec = resolve_model(model.source)
     except ShardwrightError:
@@ -104,8 +109,8 @@ def _is_named(model: TracedModel) -> bool:
 
 
 def executor_space(space: Axes, figures: Transformer) -> Axes:
-    """The space with the degrees of tensor parallelism that the executor can split: every rank has
-    whole heads of queries, keys and values, and an even share of the feed-forward.
+    """The space, restricted to tensor-parallel degrees that the executor can split: every rank gets
+    whole heads of queries, keys and values, and an equal share of the feed-forward layer.
 
     Raises InputError where --tp leaves none.
     """
@@ -122,14 +127,13 @@ def executor_space(space: Axes, figures: Transformer) -> Axes:
     return replace(space, tp=allowed)
 
 
-def why_not_run(run: TrainingRun) -> str:
-    """What a layout does that our executor does not, which would train all weights in their own
-    precision, in words; "" where it runs it."""
+def unsupported_options(run: TrainingRun) -> str:
+    """The options of a layout that our executor does not have, as text; "" if there are none."""
     return "; ".join(f"our executor has no option for {each.words}" for each in used_options(run))
 
 
 def _flags(run: TrainingRun) -> tuple[str, ...]:
-    """The flags of `plan` that ask for what a run does beside its axes."""
+    """The flags of `plan` that set a run's options (its axes excluded)."""
     asked = RequestedOptions(
         orders=() if run.degrees.axis_order == AXIS_ORDERS[0] else (run.degrees.axis_order,),
         reductions=() if run.gradient_reduction in ("", "fp32") else (run.gradient_reduction,),
@@ -149,25 +153,24 @@ def _flags(run: TrainingRun) -> tuple[str, ...]:
 def runnable_answer(
     answer: LayoutFile, cluster: Cluster, traced: TracedModel | None = None, *, where: str = ""
 ) -> PlanFile:
-    """The answer for the executor as stages of the model's own blocks.
+    """The answer as a plan file for the executor: stages of the traced model's blocks.
 
-    traced  the model, where it is traced already
-    where   the file that the answer is from, for messages
+    traced  the model, if it is already traced
+    where   file of the answer, for messages
 
-    Raises TraceError and ModelError where the model cannot be traced, InputError where its blocks
-    are not the layers of the figures, where its layers cannot be split as the layout says, or where
-    the layout does what our executor does not (`why_not_run`).
+    Raises TraceError and ModelError if the model cannot be traced; InputError if its blocks differ
+    from the layers of the figures, if tp does not divide them, or if the layout uses options that
+    the executor does not have (`unsupported_options`).
     """
     chosen = answer.chosen
     if chosen is None:
         work = Workload(global_batch=1, sequence_length=1)
         return plan_of_layouts(answer, None, cluster, work)
     run = chosen.run
-    if why := why_not_run(run):
+    if why := unsupported_options(run):
         raise InputError(
             f"{where or 'the answer'}: the plan of {answer.model} cannot be run: {why}. Plan "
-            f"without {' '.join(_flags(run))}, or name a framework that has it (--stack any lists "
-            "them)"
+            f"without {' '.join(_flags(run))}, or for another framework (--stack any lists them)"
         )
     work = Workload(
         global_batch=run.global_batch,
@@ -177,7 +180,7 @@ def runnable_answer(
     traced = traced or trace_blocks(answer.model, work)
     why = traced.why_not_tensor_parallel
     if run.degrees.tp > 1 and why:
-        raise InputError(f"--tp {run.degrees.tp} does not suit {answer.model}: {why}")
+        raise InputError(f"--tp {run.degrees.tp} cannot be used for {answer.model}: {why}")
     return plan_of_layouts(answer, traced, cluster, work)
 
 

@@ -1,4 +1,4 @@
-"""Weights of other stages: tensors of their shapes that need no memory."""
+"""Weights of other stages, replaced by tensors of the same shape without memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import nn
 def leave_out(
     modules: Iterable[nn.Module], device: torch.device, only: nn.Parameter | None = None
 ) -> None:
-    """Put tensors that need no memory in the place of the weights of these modules, or of one that
-    they hold: in this stage no code reads the values. They are not among the model's parameters any
-    more, nor are the modules' buffers among its buffers. All other attributes stay, and so does the
-    class: models look at them between blocks."""
+    """Replace the weights of these modules (or one weight) by tensors without memory, because no
+    code of this stage reads their values. They are no longer parameters of the model, and the
+    modules' buffers are no longer its buffers. All other attributes and the class stay, because
+    models read them between blocks."""
     for module in modules:
         for key, p in list(module._parameters.items()):
             if p is not None and (only is None or only is p):
@@ -26,8 +26,8 @@ def leave_out(
 
 
 def first_weights(model: nn.Module) -> dict[nn.Module, nn.Parameter]:
-    """Of each module that holds any, itself or in others: the first of real numbers, else the
-    first."""
+    """The first floating-point parameter of each module, its submodules included; otherwise its
+    first parameter."""
     found = {}
     for module in model.modules():
         own = list(module.parameters())
@@ -37,9 +37,9 @@ def first_weights(model: nn.Module) -> dict[nn.Module, nn.Parameter]:
 
 
 def answer_for_weights(firsts: Mapping[nn.Module, nn.Parameter], device: torch.device) -> None:
-    """A module all of whose weights are other stages', but whose own code runs in this one, gives
-    one of no memory where that code asks `parameters()` for a type or a device (`dtype` and
-    `device` of transformers: a stage of XLNet's head alone failed).
+    """Let modules without weights in this stage, whose code still runs in it, return a placeholder
+    from `parameters()`: `dtype` and `device` of transformers read it (the last stage of XLNet
+    failed).
 
     firsts  `first_weights` of the model before any were left out
     """

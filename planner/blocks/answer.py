@@ -22,15 +22,15 @@ import numpy as np
 
 from planner.axes import Axes
 from planner.best_first import BestFirst, Candidate, Progress
+from planner.blocks.explain import explain_infeasible, why_not_first
+from planner.blocks.legal_cells import legal_cells
+from planner.blocks.relax import Changed, relaxation
 from planner.cell import Cell
 from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
 from planner.mesh.branch_solver import cell_solver
 from planner.mesh.cell_solver import CellSolver, Refinement
 from planner.neighbors import answered
-from planner.search.explain import explain_infeasible, why_not_first
-from planner.search.relax import Changed, relaxation
-from planner.search.space import legal_cells
 from planner.space import MAX_FREE_VPP, LayoutContext
 from planner.tolerances import status_of
 from profiles.errors import InputError

@@ -7,11 +7,11 @@ import math
 from dataclasses import replace
 
 from planner.axes import Axes
+from planner.blocks.answer import SearchOptions, Setting, search_setting
+from planner.blocks.legal_cells import block_rules, legal_cells
+from planner.blocks.relax import candidates
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel, Traced
-from planner.search.answer import SearchOptions, Setting, search_setting
-from planner.search.relax import candidates
-from planner.search.space import block_rules, legal_cells
 from planner.space import LayoutContext, divisors
 from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device

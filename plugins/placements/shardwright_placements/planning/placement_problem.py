@@ -37,7 +37,7 @@ _Edge = tuple[int, int, Ints]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockProblem:
+class PlacementProblem:
     """Ops with their strategies and prices, and tensors with the layouts that they may be in."""
 
     graph: OpGraph
@@ -158,7 +158,7 @@ def build_problem(
     *,
     micro_batches: int = 1,
     allowed: Mapping[int, frozenset[str]] | None = None,
-) -> BlockProblem:
+) -> PlacementProblem:
     """The problem of all blocks of the graph on the mesh.
 
     micro_batches  that share one sum of weight gradients
@@ -179,7 +179,7 @@ def build_problem(
                 for s in own
             )
         )
-    return BlockProblem(
+    return PlacementProblem(
         graph=graph,
         mesh=mesh,
         micro_batches=micro_batches,

@@ -1,4 +1,4 @@
-"""Torch function modes that hand every call to a function."""
+"""Intercept the calls of torch functions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Handle = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Takes a torch function with its arguments, and returns the result of the call."""
 
 
-class HandingMode(TorchFunctionMode):
-    """Inside it, `handle` makes every call of a torch function."""
+class InterceptTorchCalls(TorchFunctionMode):
+    """A torch function mode in which `handle` makes every call of a torch function."""
 
     def __init__(self, handle: Handle) -> None:
         super().__init__()
@@ -24,10 +24,10 @@ class HandingMode(TorchFunctionMode):
         return self._handle(func, args, kwargs or {})
 
 
-class ModeSwitch:
-    """Enters and leaves a mode of `handle`; `on` says whether it is entered. It is left while a
-    unit runs: inside, every function would be asked about for nothing, at 4 us each (a thousand in
-    an EfficientNetV2; two cores, torch 2.13, 2026-11-23)."""
+class TorchCallSwitch:
+    """Switches the interception of torch calls on and off. It is off inside units: there each
+    function would cost 4 us for nothing (a thousand functions in an EfficientNetV2; two cores,
+    torch 2.13, 2026-11-23)."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -35,14 +35,15 @@ class ModeSwitch:
 
     @property
     def on(self) -> bool:
-        """Whether the mode is entered."""
+        """Whether calls are intercepted."""
         return self._mode is not None
 
     def turn(self, on: bool) -> None:
-        """Enter the mode, or leave it; one above which another stands stays."""
+        """Switch on or off. It stays on if a mode of the model was entered after it, because only
+        the last mode can be left."""
         mode = self._mode
         if on and mode is None:
-            self._mode = HandingMode(self._handle)
+            self._mode = InterceptTorchCalls(self._handle)
             self._mode.__enter__()  # type: ignore[no-untyped-call] # torch's
         # Only the last mode can be left; one of the model's own may stand above it.
         elif not on and mode is not None and _get_current_function_mode() is mode:

@@ -1,6 +1,6 @@
 """What could be changed so that a plan exists: candidates, nearest to what was asked first.
 
-The search solves each (planner/search/answer.py) and only shows those under which a plan was found.
+The search solves each (planner/blocks/answer.py) and only shows those under which a plan was found.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from shardwright.runs.complete import complete_run
 from shardwright.runs.run import FIGURES
 from shardwright.runs.run_table import read_runs
 from simulator.training_run.fit.interval import run_intervals, step_interval
-from simulator.training_run.fit.logged_source import (
+from simulator.training_run.fit.recalibration import (
     ROW_SPREAD,
     Calibration,
     Recalibration,

@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 CALIBRATION_SCHEMA = "shardwright/run-calibration@2"
 METHOD = (
     "logged runs as observations of a new source of the fitted model "
-    "(simulator/training_run/fit/logged_source.py)"
+    "(simulator/training_run/fit/recalibration.py)"
 )
 # More configurations than this are left out in so many groups.
 _MOST_FOLDS = 50
