@@ -46,7 +46,8 @@ _PROGRAMS = {
 # What they do besides training.
 _OTHER_COMMANDS = frozenset(
     {"app", "infer", "inference", "deploy", "eval", "export", "sample", "rollout", "chat",
-     "webchat", "api", "webui", "web-ui", "merge-lora", "preprocess", "serve", "vllm-serve", "fetch"}
+     "webchat", "api", "webui", "web-ui", "merge-lora", "preprocess", "serve", "vllm-serve",
+     "fetch"}
 )  # fmt: skip
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _EACH = ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
