@@ -12,7 +12,13 @@ import re
 
 from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Option, Options, option_key, whole
+from shardwright_frameworks.configs.command_options import (
+    Option,
+    Options,
+    WordReaders,
+    option_key,
+    whole,
+)
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.shell.text_marks import Place, unknown_numbers
 from simulator.values.pipeline_layout import layout_stages
@@ -138,12 +144,9 @@ def collect_megatron(options: Options, collected: Collected) -> None:
     for option in options.of("step_batch_size_schedule"):
         why = "the batch grows during the run"
         collected.leave_open("global_batch", option.name, why, option.place)
-    for option in options.of("model_name"):  # of forks that keep the figures themselves
-        collected.set("model.name", options.value_of(option, collected), option.place, option.name)
-    optimizer = options.last("optimizer")
-    if optimizer is not None:
-        written = options.value_of(optimizer, collected)
-        collected.set("optimizer", written and written.lower(), optimizer.place, optimizer.name)
+    # `model_name` is an option of forks that keep the figures themselves.
+    words: WordReaders = {"model_name": ("model.name", str), "optimizer": ("optimizer", str.lower)}
+    options.collect_words(collected, words)
     for option in options.given:
         named = option.name.startswith("--") and not unknown_numbers(option.name)
         if named and not is_known("megatron", option.key) and option.key not in _OF_LAUNCHERS:

@@ -467,12 +467,7 @@ def collect_performance_script(options: Options, collected: Collected) -> None:
          "devices": "devices_per_node", "sl": "seq_len",
          "seq_length": "seq_len"},
     )  # fmt: skip
-    for option in options.of("c", "compute_dtype"):
-        collected.set(
-            "precision",
-            precision_of(options.value_of(option, collected)),
-            option.place,
-            option.name,
-        )
-    for option in options.of("g", "gpu"):
-        collected.set("device", options.value_of(option, collected), option.place, option.name)
+    precision, device = ("precision", precision_of), ("device", str)
+    options.collect_words(
+        collected, {"c": precision, "compute_dtype": precision, "g": device, "gpu": device}
+    )
