@@ -219,7 +219,7 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
         if about.startswith("model.") and about not in collected.open_keys:
             collected.set_first(about, reader(value), place, ".".join(path))
     if adapters is not None and values.get(("peft",), ("",))[0] is not None:
-        collected.set("model.lora_rank", _LORA_RANK, adapters[1], adapters[0], over=False)
+        collected.set_first("model.lora_rank", _LORA_RANK, adapters[1], adapters[0])
     if published is not None:  # the recipe's own figures come before those of the publication
         collect_figures(published[0], "", collected, *published[1:])
         whole = {path: value for each in (values, *overrides) for path, value in each.items()}

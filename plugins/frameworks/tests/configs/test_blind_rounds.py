@@ -846,3 +846,10 @@ def test_adapters_are_read_or_named(tmp_path: Path) -> None:
 def test_commands_that_do_not_train_are_no_runs(tmp_path: Path, command: str) -> None:
     with pytest.raises(DocumentError, match="no configuration of a framework"):
         read(tmp_path, "a.sh", f"{command}\n")
+
+
+def test_overrides_of_a_recipe_that_no_reader_takes_are_named(tmp_path: Path) -> None:
+    command = "torchrun --nproc_per_node 8 scripts/training/run_recipe.py --recipe a_sft_config"
+    words = "model.tensor_model_parallel_size=2 model.num_layers_in_first_pipeline_stage=12"
+    run = read(tmp_path, "a.sh", f"{command} {words}\n")
+    assert [one.option for one in run.unused] == ["model.num_layers_in_first_pipeline_stage"]
