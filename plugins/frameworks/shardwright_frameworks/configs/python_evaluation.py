@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shardwright_frameworks.configs.interpolation import Open
-from shardwright_frameworks.configs.python_file import PythonFile, dotted
+from shardwright_frameworks.configs.python_file import OBJECTS, PythonFile, dotted
 from shardwright_frameworks.configs.python_operations import (
     BUILTINS,
     attribute_of,
@@ -114,6 +114,9 @@ class Evaluation:
         self.depth += 1
         result = self._run(node.body, frame)
         self.depth -= 1
+        if result is _NOTHING and not self.depth:  # a program that starts what it has built
+            built = [frame.variables[name] for name in OBJECTS & frame.variables.keys()]
+            result = built[0] if len(built) == 1 else None
         result = None if result is _NOTHING else result
         if any(not _same(each, result) for each in frame.returned):
             result = Open(f"the result of {node.name}(...) depends on a condition")

@@ -84,7 +84,8 @@ def python_framework(file: PythonFile) -> str | None:
     if {"parallel", "data"} <= top and top & {"micro_bsz", "micro_num"}:
         return "internevo"
     imported = any(module.startswith(_NEMO_MODULES) for module in file.modules)
-    if (imported and keys & (NEMO_KEYS.keys() | _PERFORMANCE.keys())) or is_nemo(
+    given = keys & (NEMO_KEYS.keys() | _PERFORMANCE.keys())
+    if (imported and (given or any(map(file.changes_another, file.functions)))) or is_nemo(
         [(key,) for key in keys]
     ):
         bridge = any("bridge" in name.lower() for name in (*calls, *file.modules))

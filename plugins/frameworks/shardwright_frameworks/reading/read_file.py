@@ -222,10 +222,13 @@ def collect_python(
     values = (
         recipes.top(path, file) if function is None else recipes.configuration(path, file, function)
     )
+    before = len(collected.placed) + len(collected.unresolved)
     if framework == "torchtitan":
         python_config.collect_python_torchtitan(values, overrides, collected)
     else:
         python_config.collect_python_nemo(values, overrides, collected)
+    if len(collected.placed) + len(collected.unresolved) == before:
+        return None  # a program whose configuration is in its arguments
     closed = ((p, v, at) for p, (v, at) in values.values.items() if not isinstance(v, Open))
     report_unused(closed, collected)
     return framework

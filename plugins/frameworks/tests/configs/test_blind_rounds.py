@@ -853,3 +853,31 @@ def test_overrides_of_a_recipe_that_no_reader_takes_are_named(tmp_path: Path) ->
     words = "model.tensor_model_parallel_size=2 model.num_layers_in_first_pipeline_stage=12"
     run = read(tmp_path, "a.sh", f"{command} {words}\n")
     assert [one.option for one in run.unused] == ["model.num_layers_in_first_pipeline_stage"]
+
+
+def test_a_program_with_arguments_is_no_configuration(tmp_path: Path) -> None:
+    text = (
+        "import argparse\nfrom megatron.bridge.training.config import ConfigContainer\n\n"
+        "def parse():\n    parser = argparse.ArgumentParser()\n"
+        '    parser.add_argument("--tp-size", default=2)\n    return parser.parse_args()\n\n'
+        "def build(args):\n    return make(tensor_parallel=args.tp_size, num_layers=4)\n\n"
+        "def step(args):\n    return make(hidden_size=4)\n"
+    )
+    path = tmp_path / "a.py"
+    path.write_text(text.replace("num_layers=4", "layers=4").replace("hidden_size=4", "width=4"))
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read_config(path)
+
+
+def test_a_program_that_changes_a_recipe_and_starts_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        "from megatron.bridge.recipes.llama import llama31_70b_pretrain_config\n"
+        "from megatron.bridge.training.pretrain import pretrain\n\ndef main() -> None:\n"
+        "    config = llama31_70b_pretrain_config()\n"
+        "    config.model.tensor_model_parallel_size = 4\n    pretrain(config=config)\n\n"
+        'if __name__ == "__main__":\n    main()\n'
+    )
+    run = read_config(path)
+    assert (run.framework, run.tp, "pp" in run.defaults) == ("megatron-bridge", 4, False)
+    assert [one.option for one in run.unresolved] == ["llama31_70b_pretrain_config"]
