@@ -38,6 +38,8 @@ from shardwright_frameworks.shell.text_marks import Place
 _MOST_STEPS = 60_000
 _MOST_DEEP = 40
 _MOST_TURNS = 100
+# Functions of frameworks that train with a configuration.
+_STARTS = ("pretrain", "finetune", "train")
 _NOTHING = object()
 
 
@@ -146,7 +148,9 @@ class Evaluation:
                 return result
             frame.returned.append(result)
         elif isinstance(node, ast.Expr):
-            self._value(node.value, frame)
+            starts = isinstance(node.value, ast.Call) and dotted(node.value.func) in _STARTS
+            if not starts:
+                self._value(node.value, frame)
         elif isinstance(node, ast.Assign):
             value = self._value(node.value, frame)
             for target in node.targets:
