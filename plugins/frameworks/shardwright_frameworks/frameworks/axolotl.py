@@ -52,6 +52,10 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     if "cut_cross_entropy" in str(file.get("plugins")):
         place = file.place(("plugins",))
         collected.report_unused("plugins", place, "a loss without logits in memory is not priced")
+    whole, micro = degree_of(file.get("batch_size")), collected.count("micro_batch")
+    if whole and micro:  # of one device (utils/config/__init__.py)
+        passes, place = max(1, whole // micro), file.place(("batch_size",))
+        collected.set("gradient_accumulation", passes, place, "batch_size", over=False)
     _collect_sharding(file, collected)
     _collect_mesh(file, collected)
     # `full`: weights and states too; `auto`: where the device has bf16 (utils/config/__init__.py).

@@ -101,6 +101,10 @@ _FIELDS = {
     "fp8_format": "precision",
 }
 # Its programs (github.com/NVIDIA/Megatron-LM).
+_LAYOUT = frozenset(
+    {"num_layers", "tensor_model_parallel_size", "pipeline_model_parallel_size", "yaml_cfg",
+     "use_checkpoint_args", "use_mp_args_from_checkpoint_args"}
+)  # fmt: skip
 _PROGRAM = re.compile(r"(^|/)pretrain_(gpt|bert|t5|mamba|hybrid|ict|vlm|retro|ft)\w*\.py$")
 # Parsers of programs around Megatron-LM have further options behind these.
 _OF_LAUNCHERS = frozenset({"local_rank", "deepspeed", "deepspeed_config", "node_rank"})
@@ -110,7 +114,9 @@ def is_megatron(options: Options, program: str = "") -> bool:
     """Whether options are Megatron-LM's: three of those that every run has, and either one
     that no other program has, or its program."""
     keys = {option.key for option in options.given}
-    is_specific = bool(keys & _OWN) or bool(_PROGRAM.search(program))
+    is_own = bool(_PROGRAM.search(program))
+    # Other programs take some of its options, with degrees and sizes of their own.
+    is_specific = is_own or (bool(keys & _OWN) and bool(keys & _LAYOUT or not program))
     return len(keys & _MARKS) >= 3 and is_specific
 
 

@@ -881,3 +881,15 @@ def test_a_program_that_changes_a_recipe_and_starts_it(tmp_path: Path) -> None:
     run = read_config(path)
     assert (run.framework, run.tp, "pp" in run.defaults) == ("megatron-bridge", 4, False)
     assert [one.option for one in run.unresolved] == ["llama31_70b_pretrain_config"]
+
+
+def test_a_program_with_some_of_megatron_s_options_is_none_of_its(tmp_path: Path) -> None:
+    options = "--micro-batch-size 4 --global-batch-size 96 --train-iters 9 --lr 1 --clip-grad 1"
+    command = f"torchrun --nproc_per_node 8 training_llava.py {options} --log-interval 1"
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "a.sh", f"{command} --adam-beta1 0.9 --lr-warmup-iters 3\n")
+
+
+def test_a_batch_of_axolotl_is_that_of_a_device(tmp_path: Path) -> None:
+    text = "base_model: Qwen/Qwen3-8B\ndatasets: [{path: a}]\nmicro_batch_size: 1\nbatch_size: 2\n"
+    assert read(tmp_path, "a.yml", text).gradient_accumulation == 2
