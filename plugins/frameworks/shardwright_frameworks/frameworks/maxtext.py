@@ -106,16 +106,21 @@ def _abouts(key: str) -> set[str]:
 
 
 def given_by_file(file: KeyedFile) -> Given:
-    """The keys of a YAML file."""
-    return {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
+    """The keys of a YAML file. Where base.yml leaves the slices to the program there is one."""
+    given = {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
+    if file.name.endswith("base.yml"):
+        given.pop("dcn_data_parallelism", None)
+    return given
 
 
 def registered(file: PythonFile) -> dict[str, Given]:
     """The flags of each model in a registry of benchmarks (benchmarks/maxtext_*_model_configs.py),
-    by the name with which `benchmark_runner` starts it."""
+    by its variable, and the name with which `benchmark_runner` starts it."""
     found: dict[str, Given] = {}
-    calls = (each for node in file.body for each in ast.walk(node) if isinstance(each, ast.Call))
-    for call in calls:
+    calls = ((node, each) for node in file.body for each in ast.walk(node))
+    for statement, call in calls:
+        if not isinstance(call, ast.Call):
+            continue
         given = {each.arg: each.value for each in call.keywords}
         name, tuning = given.get("model_name"), given.get("tuning_params")
         if dotted(call.func) != "MaxTextModel" or not isinstance(name, ast.Constant):
@@ -128,6 +133,8 @@ def registered(file: PythonFile) -> dict[str, Given]:
             if isinstance(key, ast.Constant):
                 flags[str(key.value)] = (_literal(value), Place(file.name, value.lineno))
         found[str(name.value).replace("-", "_")] = flags
+        if isinstance(statement, ast.Assign):
+            found.setdefault(dotted(statement.targets[0]), flags)
     return found
 
 

@@ -893,3 +893,17 @@ def test_a_program_with_some_of_megatron_s_options_is_none_of_its(tmp_path: Path
 def test_a_batch_of_axolotl_is_that_of_a_device(tmp_path: Path) -> None:
     text = "base_model: Qwen/Qwen3-8B\ndatasets: [{path: a}]\nmicro_batch_size: 1\nbatch_size: 2\n"
     assert read(tmp_path, "a.yml", text).gradient_accumulation == 2
+
+
+def test_one_slice_unless_the_command_names_more(tmp_path: Path) -> None:
+    (tmp_path / "base.yml").write_text("dcn_data_parallelism: -1\nici_fsdp_parallelism: -1\n")
+    words = "ici_fsdp_parallelism=8 per_device_batch_size=2 max_target_length=512"
+    command = f"python3 -m maxtext.trainers.pre_train.train base.yml {words}"
+    assert read(tmp_path, "a.sh", f"{command}\n").devices == 8
+    assert read(tmp_path, "b.sh", f"{command} dcn_data_parallelism=-1\n").devices is None
+
+
+def test_a_benchmark_by_its_variable(tmp_path: Path) -> None:
+    path = tmp_path / "maxtext_trillium_model_configs.py"
+    path.write_text(REGISTRY)
+    assert read_config(f"{path}:small").seq_len == 4096
