@@ -181,9 +181,7 @@ def collect_python(
         maxtext.collect_maxtext(models[requested], collected, own)
         return "maxtext"
     if models and requested is None:
-        raise DocumentError(
-            f"{name}: a registry of {len(models)} benchmarks; name one, as {name}:{min(models)}"
-        )
+        raise DocumentError(f"{name}: a registry of benchmarks; name one, as {name}:{min(models)}")
     if models:
         raise UnknownNameError("model", requested or "", sorted(models), where=name)
     if requested is not None:

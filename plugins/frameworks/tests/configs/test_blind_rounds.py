@@ -660,7 +660,7 @@ def test_a_benchmark_of_maxtext_s_registry(tmp_path: Path) -> None:
     path.write_text(REGISTRY)
     run = read_config(f"{path}:llama2_7b_4096")
     assert (run.framework, run.zero_stage, run.dp, run.seq_len) == ("maxtext", 3, None, 4096)
-    with pytest.raises(DocumentError, match="a registry of 1 benchmarks"):
+    with pytest.raises(DocumentError, match="a registry of benchmarks"):
         read_config(path)
     command = (
         "python3 -m benchmarks.benchmark_runner xpk --device_type v6e-256 --num_slices 2 "
