@@ -3,6 +3,8 @@ docs/nd_parallelism, 0.12)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
@@ -12,6 +14,7 @@ from shardwright_frameworks.configs.keyed_values import (
     degree_of,
     if_on,
     truth_of,
+    word_of,
 )
 from shardwright_frameworks.frameworks.accelerate import strategy_stage
 from shardwright_frameworks.frameworks.hf_trainer import (
@@ -22,13 +25,20 @@ from shardwright_frameworks.frameworks.hf_trainer import (
 
 _DEFAULTS = "axolotl 0.12, utils/schemas/config.py"
 _FSDP_RECOMPUTE = ("activation_checkpointing", "fsdp_activation_checkpointing")
+
+
+def _offloaded(value: Any) -> float | None:
+    """1 for activations in host memory, by a truth or the name of a way (`legacy`, `disk`)."""
+    return 1.0 if truth_of(value) or word_of(value) in ("legacy", "disk", "hidden_states") else None
+
+
 _KEYS: dict[str, tuple[str, Reader]] = {
     "sequence_parallel_degree": ("cp", degree_of),  # before context_parallel_size
     "expert_parallel_size": ("ep", degree_of),
     "fsdp_config.offload_params": ("optimizer_offload", truth_of),
     "fsdp_config.fsdp_offload_params": ("optimizer_offload", truth_of),
     **{f"fsdp_config.{key}": ("recompute", if_on("full")) for key in _FSDP_RECOMPUTE},
-    "activation_offloading": ("activation_offload", if_on(1.0)),
+    "activation_offloading": ("activation_offload", _offloaded),
 }
 _STRATEGY = ("sharding_strategy", "fsdp_sharding_strategy")
 _RESHARD = ("reshard_after_forward", "fsdp_reshard_after_forward")

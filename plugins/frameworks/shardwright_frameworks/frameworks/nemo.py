@@ -258,10 +258,12 @@ def collect_nemo(
     merged: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for values in given:
         for path, (value, place) in values.items():
-            if path in merged and str(merged[path][0]) != str(value) and path[-1] in KEYS:
-                collected.report_override(
-                    KEYS[path[-1]][0], ".".join(path), merged[path], (value, place)
-                )
+            if path in merged and path[-1] in KEYS:
+                old = merged[path]
+                collected.use(path[-1], old[1])
+                if str(old[0]) != str(value):
+                    about, name = KEYS[path[-1]][0], ".".join(path)
+                    collected.report_override(about, name, old, (value, place))
             merged[path] = (value, place)
     _agree_on_distributed_optimizer(merged)
     written = {path: value for path, (value, _) in merged.items()}
@@ -414,6 +416,8 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
     name, key = ".".join(path), path[-1]
     if key in KEYS:
         about, reader = KEYS[key]
+        if reader is degree_of and str(value) == "-1":
+            collected.leave_open(about, name, "-1: the program fills it in", place)
         collected.set(about, reader(value), place, name)
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
         collected.set("devices_per_node", degree_of(value), place, name)

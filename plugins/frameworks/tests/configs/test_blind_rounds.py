@@ -907,3 +907,13 @@ def test_a_benchmark_by_its_variable(tmp_path: Path) -> None:
     path = tmp_path / "maxtext_trillium_model_configs.py"
     path.write_text(REGISTRY)
     assert read_config(f"{path}:small").seq_len == 4096
+
+
+def test_degrees_that_nemo_s_program_fills_in_are_open(tmp_path: Path) -> None:
+    text = (
+        "trainer: {devices: 1, precision: 32}\ntensor_model_parallel_size: -1\n"
+        "pipeline_model_parallel_size: -1\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.framework, run.tp, run.pp, run.devices_per_node) == ("nemo", None, None, 1)
+    assert not {"tp", "pp"} & run.defaults.keys()
