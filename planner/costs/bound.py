@@ -58,7 +58,7 @@ class ChainTotals:
 def lower_bound(cell: Cell, totals: ChainTotals) -> float:
     """Seconds that no plan of the cell can beat."""
     p, m, t = cell.degrees.pp, cell.num_microbatches, totals
-    if cell.timed:
+    if cell.needs_timeline:
         through = 0.0
         if cell.schedule == "interleaved":
             through = t.total_s + (cell.degrees.num_stages - 1) * t.send_s + (m - 1) * t.last_s

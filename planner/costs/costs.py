@@ -169,7 +169,7 @@ class SimulatorCosts:
         )[:, where]
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
-        if cell.timed:
+        if cell.needs_timeline:
             # What ranks hold is asked for by SplitProblem, not by stage.
             statics = (np.zeros((lattice.count - 1, lattice.count)),)
             tails = statics * len(places)

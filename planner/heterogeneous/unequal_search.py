@@ -62,7 +62,7 @@ def search_unlike(
             step_s = prediction.step_time_s.value
             if prediction.fits and step_s < search.best:
                 search.offer(None, (step_s,), (plan, prediction))
-        search.looked_at(bound_s)
+        search.count_refined(bound_s)
         return []
 
     begun = clock()

@@ -181,7 +181,7 @@ class _Search:
             raise InputError(why_none(self.axes, self.context))
         bound_s = search.bound if search.found or not search.complete else math.inf
         if search.complete and search.found:
-            search.look_further(
+            search.open_runners_up(
                 heapq.merge(*self.open), self._refine, runners_up=runners_up, most=_FURTHER
             )
         ranked = search.ranked()[: runners_up + 1]
@@ -289,7 +289,7 @@ class _Search:
 
     def _refine(self, place: Place) -> None:
         left, index = place
-        self.search.looked_at()
+        self.search.count_refined()
         layout = left.refine(index)
         if layout is None:
             return

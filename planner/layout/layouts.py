@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from planner.axes import Axes
 from planner.broken_pins import why_none
 from planner.run_option import RunOption
-from planner.space import Counts, LayoutContext, Meshes, alike_meshes, choices_of, meshes_of
+from planner.space import Counts, LayoutContext, Meshes, choices_of, mesh_groups, meshes_of
 from profiles.errors import InputError
 from simulator.schedules.schedule import pipeline_names
 from simulator.training_run.run.training_run import TrainingRun
@@ -107,7 +107,7 @@ def legal_layouts(axes: Axes, context: LayoutContext) -> Layouts:
 
 def layouts_of(axes: Axes, context: LayoutContext, meshes: Meshes) -> Layouts:
     """The legal layouts of some meshes, mesh by mesh."""
-    first, where = alike_meshes(context, meshes)
+    first, where = mesh_groups(context, meshes)
     tables = [_choices(axes, context, meshes, i) for i in first.tolist()]
     sizes = np.asarray([len(table) for table in tables], dtype=np.int64)
     of = np.repeat(np.arange(len(meshes)), sizes[where] if len(meshes) else 0)

@@ -123,7 +123,7 @@ def _size_with(
             return
         considered += outcome.considered
         search.complete &= outcome.complete
-        search.looked_at(math.inf if outcome.complete else outcome.bound_s)
+        search.count_refined(math.inf if outcome.complete else outcome.bound_s)
         if outcome.layouts:
             layout, value = outcome.layouts[0], outcome.values[0]
             run = sized_run(question, choice, goal, stack.name, layout, value, width)
