@@ -45,13 +45,13 @@ class Layouts:
         return int(self.tp.size)
 
     def rows(self, index: NDArray[np.intp] | slice) -> Layouts:
-        """Some of the layouts."""
+        """A subset of the layouts."""
         arrays = {name: getattr(self, name)[index] for name in _ARRAYS}
         return Layouts(options=self.options, **arrays)
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is chosen beside the axes."""
+        """Whether all options are at their defaults."""
         return self.options == (RunOption(),)
 
     def key(self, *names: str) -> NDArray[np.int64]:
@@ -59,7 +59,7 @@ class Layouts:
         return np.stack([getattr(self, name) for name in names], axis=1)
 
     def run(self, base: TrainingRun, index: int) -> TrainingRun:
-        """One layout as a complete run; what no axis says is taken from `base`."""
+        """One layout as a complete run; other fields are taken from `base`."""
         degrees = Degrees(
             tp=int(self.tp[index]),
             cp=int(self.cp[index]),
@@ -86,7 +86,8 @@ _ARRAYS = tuple(f.name for f in fields(Layouts) if f.name != "options")
 
 
 def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[layouts] equal where the rows of `keys`, none below 0, are: sorted 10 times as fast."""
+    """[layouts] numbers that are equal for equal rows of `keys` (0 or above): sorts 10 times as
+    fast."""
     code, codes = np.zeros(len(keys), dtype=np.int64), 1
     for column in keys.T:
         span = int(column.max()) + 1
@@ -98,7 +99,8 @@ def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def legal_layouts(axes: Axes, context: LayoutContext) -> Layouts:
-    """Every legal layout, in a fixed order; raises InputError naming the pins where none is."""
+    """Every legal layout, in a fixed order; raises InputError naming the fixed axes if there is
+    none."""
     found = layouts_of(axes, context, meshes_of(axes, context))
     if not len(found):
         raise InputError(why_none(axes, context))
