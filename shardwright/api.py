@@ -23,8 +23,8 @@ from shardwright.python_size import size as size
 from shardwright.requests import python_plan
 from shardwright.requests.imported_file import is_imported
 from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.opened_plan import OpenedPlan, PlanLike, open_plan, opened_plan
-from shardwright.requests.places import local_profile
 from shardwright.requests.planned_step import refuse_devices_of_plan, step_of, step_of_answer
 from shardwright.requests.predicted_plan import predict_plan, predicted_again
 from shardwright.requests.price_request import price_for as price_for

@@ -61,7 +61,7 @@ def plan(
 
     from shardwright.console.output import need_room_for
     from shardwright.console.report_files import need_room_for_reports
-    from shardwright.requests.places import local_profile
+    from shardwright.requests.local_paths import local_profile
     from shardwright.requests.plan_choices import axes_of_options, requested_options
     from shardwright.requests.plan_request import AnswerOutput, plan_request
     from shardwright.requests.report_paths import ReportPaths
