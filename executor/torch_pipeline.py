@@ -208,7 +208,11 @@ class _Stage(PipelineStage):
     def forward_one_chunk(self, chunk: int, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override] # torch 2.11 takes others
         self.submod.micro_batch = self._earlier + chunk
         with self._timer(f"{self.stage_index}F{chunk}"):
-            return super().forward_one_chunk(chunk, *args, **kwargs)
+            output = super().forward_one_chunk(chunk, *args, **kwargs)
+        # The runtime keeps the outputs and losses of the last stage to the end of the step, and
+        # their graphs would keep received tensors and their gradients.
+        self.output_chunks[-1:] = [x.detach() for x in self.output_chunks[-1:]]
+        return output
 
     def backward_one_chunk(
         self, chunk: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
@@ -223,6 +227,8 @@ class _Stage(PipelineStage):
             super().backward_one_chunk(chunk, loss, full_backward, last_backward)
             if module.copies is not None:
                 module.copies.keep_gradients()
+        if loss is not None:
+            loss.detach_()
         for infos in (self.args_recv_info, self.grad_recv_info):
             self._messages.release(infos.get(chunk, ()))
 

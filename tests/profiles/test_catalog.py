@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from profiles.document import read_mapping
 from profiles.errors import InputError
-from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device, node_design
+from profiles.hardware.catalogue.catalog import (
+    DATA,
+    device_names,
+    get_cluster,
+    get_device,
+    node_design,
+)
 from profiles.hardware.kernels.kernel_surface import surface_path
 
 SHARED = Path(__file__).parents[3] / "shared"
@@ -170,6 +177,34 @@ def test_a_string_is_nodes_by_devices() -> None:
     inside, across = cluster.level_between((0, 7)), cluster.level_between((7, 8))
     assert inside.link.bandwidth_bytes_per_s.value == 450e9
     assert across.link.bandwidth_bytes_per_s.value == 50e9
+
+
+@pytest.mark.parametrize(
+    ("written", "plain", "link"),
+    [
+        ("4xp5.48xlarge", "4x8xh100-sxm", "efa-v2"),
+        ("2xStandard_ND96isr_H100_v5", "2x8xh100-sxm", "ib-ndr"),
+        ("2xa3-highgpu-8g", "2x8xh100-sxm", "eth-200"),
+        ("2xg6.48xlarge", "2x8xl4", "eth-100"),
+        ("v5p-64", "32xtpu-v5p", "ici-v5p"),
+        ("2xv6e-256", "2x256xtpu-v6e", "dcn-200"),
+        ("v5litepod-16", "16xtpu-v5e", "ici-v5e"),
+    ],
+)
+def test_nodes_and_slices_by_the_names_of_clouds(written: str, plain: str, link: str) -> None:
+    cluster, expected = get_cluster(written), get_cluster(plain)
+    assert cluster.groups == expected.groups
+    assert cluster.levels[-1].link.name == link
+
+
+def test_every_cloud_s_node_has_a_device_and_a_network() -> None:
+    for name in read_mapping(DATA / "instances.toml"):
+        assert get_cluster(f"2x{name}").levels[-1].name == "fabric"
+
+
+def test_a_cloud_s_node_is_counted_once() -> None:
+    with pytest.raises(InputError, match=r"is 8 devices already; write 4xp5\.48xlarge"):
+        get_cluster("4x8xp5.48xlarge")
 
 
 def test_mixed_devices_are_joined_by_plus() -> None:

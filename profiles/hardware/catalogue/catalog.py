@@ -3,7 +3,8 @@
 All files in profiles/data/devices and profiles/data/links are read. Cluster strings: `4x8xh100-sxm`
 is four nodes of eight, `4xh100-sxm` four devices of one node, `h100-sxm` one device;
 `2x8xh100-sxm+2x8xa100` joins node groups; a path is a cluster file, `local` this machine's profile.
-`16x4xgb200` is sixteen trays of four whose NVLink domain is the rack.
+`16x4xgb200` is sixteen trays of four whose NVLink domain is the rack. Nodes and slices may have
+their cloud's name: `4xp5.48xlarge`, `2xv6e-256`.
 
 A device has a name, aliases and the name of its driver, in any case and with spaces, underscores or
 hyphens (`NVIDIA H100 80GB HBM3`, `A100-SXM4-80GB`, `TPU_v5p`), and variants with another power
@@ -41,6 +42,7 @@ LINK_SCHEMA = "shardwright/link@1"
 CLUSTER_SCHEMA = "shardwright/cluster@1"
 
 _GIB = 2**30
+_SLICE = re.compile(r"^(?:tpu-?)?(v3|v4|v5p|v5e|v5litepod|v6e)-(\d+)$")
 _PART = re.compile(r"^(?:(\d+)x)?(?:(\d+)x)?([a-z][\w.-]*)$")
 
 
@@ -190,11 +192,18 @@ def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
             "devices, 4xh100-sxm for four devices of one node, or the path of a cluster file"
         )
     first, second, name = match.groups()
+    name, each, design = _cloud_node(name)
+    if each and second:
+        raise InputError(
+            f"--on {text!r}: {match[3]} is {each} devices already; write {first}x{match[3]}"
+        )
     try:
         file, _ = _device_file(name)
     except UnknownNameError as error:
         raise InputError(f"--on {text!r}: {error}") from error
     nodes, per_node = (int(first), int(second)) if second else (1, int(first or 1))
+    if each:
+        nodes, per_node = int(first or 1), each
     if nodes < 1 or per_node < 1:
         raise InputError(f"--on {text!r}: counts must be 1 or more")
     if per_node > file.node.devices:
@@ -204,7 +213,23 @@ def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
             "the cluster in a file"
         )
     group = NodeGroup(count=nodes, devices_per_node=per_node, device=get_device(file.name))
-    return group, file.node
+    return group, replace(file.node, **design)
+
+
+def _cloud_node(name: str) -> tuple[str, int, dict[str, Any]]:
+    """Device, devices and network of a cloud's node or slice: `p5.48xlarge` (data/instances.toml),
+    `v5p-64` (v3, v4 and v5p are counted in cores, two a chip; docs.cloud.google.com/tpu/docs).
+    Other names are a device's, with 0."""
+    plain = re.sub(r"[\s_]+", "-", name).removeprefix("standard-")
+    if (found := _SLICE.match(plain)) is not None:
+        cores = 2 if found[1] in ("v3", "v4", "v5p") else 1
+        return f"tpu-{found[1].replace('v5litepod', 'v5e')}", max(1, int(found[2]) // cores), {}
+    entry = read_mapping(DATA / "instances.toml").get(plain)
+    if entry is None:
+        return name, 0, {}
+    count, _, device = entry["nodes"].partition("x")
+    network = {"outer_link": entry.get("link"), "outer_shared_by": entry.get("shared_by", 1)}
+    return device, int(count), network if "link" in entry else {}
 
 
 def _assembled(

@@ -289,9 +289,20 @@ class TracedPass:
             return  # a hook before the call has failed
         self.recorder.leave_module()
         self.given.leave(path)
+        if self._is_unit(path, module):
+            self.recorder.note_handed_on(tree_leaves(output))
         if isinstance(output, Tensor) and self.sharding.rule_of(path) == "row":
             size = output.numel() * output.element_size()
             self._add_collective(Phase.FORWARD, path, size)
+
+    def _is_unit(self, path: str, module: nn.Module) -> bool:
+        """Whether a stage runs the module as a whole, or not at all: the top-most one that holds
+        weights and opens no block inside."""
+        opening = self.members.union(self.entries) - {""}
+        parent = path.rpartition(".")[0]
+        above = not parent or any(entry.startswith(f"{parent}.") for entry in opening)
+        inside = any(entry.startswith(f"{path}.") for entry in opening)
+        return above and not inside and next(module.parameters(), None) is not None
 
     def _numbers(self, leaves: list[Any]) -> list[int]:
         records = [

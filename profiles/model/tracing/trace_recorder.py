@@ -271,6 +271,14 @@ class Recorder(TorchDispatchMode):
                         self._on_crossing(record.number, x)
         return weighted
 
+    def note_handed_on(self, outputs: list[Any]) -> None:
+        """Outputs of a module that a stage runs as a whole. A stage without it must receive all of
+        them, including those that depend on no parameter (T5's zeros for relative positions)."""
+        for x in outputs:
+            record = self.storage_of(x) if isinstance(x, Tensor) else None
+            if record is not None and self.phase is Phase.FORWARD:
+                record.weighted = True
+
     def _note_product(self, op: Op, tensors: list[Tensor], segment: Segment) -> None:
         if op.kind not in (OpKind.MATMUL, OpKind.CONV) and op.name != "embedding":
             return

@@ -9,23 +9,28 @@ with longer documents are not included.
 
 from __future__ import annotations
 
+from profiles.errors import InputError
+
 Lengths = tuple[tuple[int, float], ...]
 """Tokens of a document, and the number of such documents or their share."""
 
 
 def mean_document_length(lengths: Lengths, seq_len: int) -> float:
-    """Mean length of the document of a token, 0 without lengths. Longer documents than a sequence
-    are cut into whole sequences and a rest.
+    """Mean length of the document of a token, 0 without lengths. Raises InputError for a document
+    that is longer than a sequence.
 
     >>> mean_document_length(((1024, 1.0), (3072, 1.0)), 4096)
     2560.0
     """
+    longest = max((length for length, _ in lengths), default=0)
+    if longest > seq_len:
+        raise InputError(
+            f"--lengths: a document of {longest} tokens is longer than a sequence of {seq_len} "
+            f"(--seq); give the parts into which it is cut, or a longer --seq"
+        )
     if not lengths:
         return 0.0
-    scores = sum(
-        n * (length // seq_len * seq_len**2 + (length % seq_len) ** 2) for length, n in lengths
-    )
-    return scores / sum(n * length for length, n in lengths)
+    return sum(n * length**2 for length, n in lengths) / sum(n * length for length, n in lengths)
 
 
 def attended_length(seq_len: int, document_length: float) -> float:

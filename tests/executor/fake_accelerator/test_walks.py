@@ -191,6 +191,14 @@ def test_zero_3_gathers_for_every_forward_and_backward_of_a_pipeline_and_no_more
             assert len(set(sizes.values())) == 1
 
 
+@pytest.mark.parametrize("name", ["1f1b-bf16", "hsdp-1f1b"])
+def test_the_last_stage_keeps_nothing_of_a_micro_batch_but_its_loss(name: str) -> None:
+    last = list(whole(quick()[name]).values())[-1]
+    held = last.held[:-1]  # the last backward sends gradients away
+    assert len(held) == 3
+    assert max(held) - min(held) < 64
+
+
 def _sums_gradients(message: Message) -> bool:
     """Over replicas; tensor parallelism sums by functional collectives, named otherwise."""
     return message.operation in ("allreduce", "_reduce_scatter_base")
@@ -220,9 +228,7 @@ HELD = {
     "llama-interleaved-pp4-dp2-vpp2-zero3-fp32": "-3.1 %: the same",
     "recurrent-1f1b-pp2-dp4-zero3-fp32": "+13 % of 40 KB on the last rank: not explained",
     "tied-1f1b-pp2-dp4-zero1-fp32": "+4.4 % of 36 KB on the last rank: not explained",
-    "t5-1f1b-pp4-dp2-zero3-fp32": "+16 % on the last rank: 256 KiB of each micro-batch stay a step",
 }
-SENT = {"t5-1f1b-pp4-dp2-zero3-fp32": "1.25 and 1.33 times the messages on the last two ranks"}
 
 
 def _agrees(case: Case, known: dict[str, str], off: dict[object, str]) -> None:
@@ -258,7 +264,7 @@ def test_every_rank_sends_what_is_priced(case: Case) -> None:
         sent = {" ".join(key): size for key, size in counted.items()}
         if sent != pytest.approx(priced[rank], rel=0.01):
             off[rank] = f"{sent}, priced {priced[rank]}"
-    _agrees(case, SENT, off)
+    assert not off
 
 
 def test_there_are_enough_plans() -> None:

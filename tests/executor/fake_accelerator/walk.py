@@ -44,7 +44,7 @@ class Walk:
     build_peak, built  the most while the rank was built, and what it then held
     unit             the weights of its largest unit, whole and in fp32; units that share a weight
                      are one (parallelize.without_shared_weights)
-    step_peak        the most in the last step
+    step_peak        the most in the last step;  held  at the end of each of its backwards
     left             when the rank was gone;  alive  how many of its objects then still were
     groups           process groups that were made while it was built
     """
@@ -58,6 +58,7 @@ class Walk:
     built: int
     unit: int
     step_peak: int
+    held: tuple[int, ...]
     left: int
     alive: int
     groups: int
@@ -92,7 +93,7 @@ def walk(
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         torch._C._set_only_lift_cpu_tensors(True)
         memory = stack.enter_context(Memory())
-        watch = stack.enter_context(Watch())
+        watch = stack.enter_context(Watch(memory))
         if _asks_for_values(plan):
             stack.enter_context(expected_shapes(unknown=True))
         stack.enter_context(FusedRecurrence())
@@ -137,6 +138,7 @@ def walk(
         built=built,
         unit=unit,
         step_peak=step_peak,
+        held=tuple(watch.actions.held),
         left=left,
         alive=sum(ref() is not None for ref in objects),
         groups=groups,

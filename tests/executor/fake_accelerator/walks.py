@@ -57,6 +57,7 @@ def _read(folder: Path, number: int, rank: int) -> Walk | str:
         return data
     data["found"] = tuple(Found(**x) for x in data["found"])
     data["messages"] = tuple(Message(**{**x, "ranks": tuple(x["ranks"])}) for x in data["messages"])
+    data["held"] = tuple(data["held"])
     return Walk(**data)
 
 

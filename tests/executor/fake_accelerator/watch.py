@@ -87,12 +87,14 @@ class Message:
 
 
 class Actions(Recorder):
-    """A recorder that says what runs."""
+    """A recorder that says what runs, and what is on the device at the end of each backward."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory) -> None:
         super().__init__()
         self.running = ""
         self.backwards = -1
+        self.held: list[int] = []
+        self._memory = memory
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:
@@ -102,6 +104,8 @@ class Actions(Recorder):
             self.backwards += 1
         with super().action(name):
             yield
+        if _BACKWARD.fullmatch(name):
+            self.held.append(self._memory.now)
         self.running = ""
 
 
@@ -152,11 +156,11 @@ class Memory(MemTracker):  # type: ignore[misc] # torch's is untyped
 class Watch(TorchDispatchMode):
     """Looks at every op between `step` and its end; `counting` is off while a rank is built."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory) -> None:
         super().__init__()
         self.found: list[Found] = []
         self.messages: list[Message] = []
-        self.actions = Actions()
+        self.actions = Actions(memory)
         self._counts = False
         self._mode: Any = None
 
@@ -165,6 +169,7 @@ class Watch(TorchDispatchMode):
         """Around a step."""
         self._counts, self._mode = True, active_fake_mode()
         self.actions.backwards = -1
+        self.actions.held.clear()
         try:
             yield
         finally:

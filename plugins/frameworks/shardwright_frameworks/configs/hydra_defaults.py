@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from posixpath import normpath
 
 from shardwright_frameworks.configs.interpolation import Key
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
@@ -15,6 +16,8 @@ from shardwright_frameworks.shell.text_marks import unknown_numbers, without_unk
 _MOST_DEEP = 6
 _MOST_FILES = 100
 _MOST_ROUNDS = 4
+_SCHEME = re.compile(r"^\w+://")
+_CHOICE = re.compile(r"\$\{([\w/@.]+)\}")
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
 Part = tuple[Key, KeyedFile]
 
@@ -39,13 +42,15 @@ def hydra_parts(
     chosen = chosen or {}
     options = {key.lstrip("+"): option for key, option in chosen.items()}
     added = [key.lstrip("+") for key in chosen if key.startswith("+")]
-    root = file.name.rpartition("/")[0]
+    paths = file.get("hydra", "searchpath")
+    own = file.name.rpartition("/")[0]
+    roots = [own, *[_SCHEME.sub("", str(each)) for each in paths or () if isinstance(paths, list)]]
     for _ in range(_MOST_ROUNDS):
         # `override /model: big` deep in a list applies to files read before it.
-        walk = _Walk(folder, root, dict(options))
+        walk = _Walk(folder, roots, dict(options))
         parts = walk.parts(file, "", 0)
         for group in added:
-            if folder.text(walk.name(group, options[group])) is not None:
+            if folder.text_from_root(walk.name(group, options[group])) is not None:
                 parts += walk.loaded(group, options[group], group.replace("/", "."), 0)
         if walk.options == options:
             break
@@ -55,25 +60,32 @@ def hydra_parts(
 
 @dataclass(slots=True)
 class _Walk:
-    """One reading of the files, from the folder of the root's.
+    """One reading of the files.
 
+    roots    the folder of the first file, and those of Hydra's search path
     options  replacements for the entries of lists, by group
     """
 
     folder: ConfigFolder
-    root: str
+    roots: list[str]
     options: dict[str, str]
     missing: list[str] = field(default_factory=list)
     read: int = 0
 
     def name(self, group: str, option: str) -> str:
         """The file of a group's option."""
-        path = "/".join(part for part in (self.root, group, option) if part)
-        return path + ("" if path.endswith((".yaml", ".yml")) else ".yaml")
+        ending = "" if option.endswith((".yaml", ".yml")) else ".yaml"
+        names = [
+            normpath("/".join(part for part in (root, group, option) if part)) + ending
+            for root in self.roots
+        ]
+        known = (name for name in names if self.folder.text_from_root(name) is not None)
+        return next(known, names[0])
 
     def parts(self, file: KeyedFile, inside: str, depth: int) -> list[Part]:
         """A file of a group and what its list names."""
         entries: list[tuple[str, str, str, bool]] = []
+        picked = dict(self.options)
         for word, option in _entries(file):
             *marks, last = word.split() or [""]
             head, _, package = last.partition("@")
@@ -83,7 +95,11 @@ class _Walk:
             if "override" in marks:
                 self.options.setdefault(group, option)
                 continue
+            if not head and "@" in option:  # `file@package`
+                option, _, package = option.partition("@")
             taken = self.options.get(group, option) if head else option.lstrip("/")
+            taken = _CHOICE.sub(lambda found: picked.get(found[1], found[0]), taken)
+            picked[group] = taken
             below = package or head.strip("/").replace("/", ".")
             entries.append((group, taken, below, "optional" in marks))
         found: list[Part] = []
@@ -101,7 +117,7 @@ class _Walk:
     ) -> list[Part]:
         """The file of a group's option with the files of its list."""
         name = self.name(group, option)
-        text = None if unknown_numbers(name) else self.folder.text(name)
+        text = None if unknown_numbers(name) else self.folder.text_from_root(name)
         if text is None:
             if not optional:
                 self.missing.append(f"{without_unknowns(name)!r} is not inside it")
@@ -114,7 +130,9 @@ class _Walk:
         below = _below(head[1] if head else package)
         inner = self.parts(
             read_keyed(name, self.folder),
-            name.removeprefix(self.root).strip("/").rpartition("/")[0],
+            next(name.removeprefix(root) for root in reversed(self.roots) if name.startswith(root))
+            .strip("/")
+            .rpartition("/")[0],
             depth + 1,
         )
         return [((*below, *prefix), part) for prefix, part in inner]

@@ -115,9 +115,8 @@ def collect_accelerate(file: KeyedFile, collected: Collected) -> str | None:
     if truth_of(file.get("fsdp_config", "fsdp_offload_params")):
         path = ("fsdp_config", "fsdp_offload_params")
         collected.set("optimizer_offload", True, file.place(path), ".".join(path))
-    collected.default(
-        _DEFAULTS, tp=1, pp=1, cp=1, gradient_accumulation=1, precision="fp32", recompute="none"
-    )
+    # Recomputation and passes are the program's, too.
+    collected.default(_DEFAULTS, tp=1, pp=1, cp=1, precision="fp32")
     named = file.get("deepspeed_config", "deepspeed_config_file")
     return named if isinstance(named, str) else None
 

@@ -42,6 +42,10 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     deepspeed = collect_trainer(given, collected, defaults=False)
     if any(truth_of(file.get("fsdp_config", key)) for key in _FSDP_RECOMPUTE):
         collected.placed.pop("recompute", None)  # it replaces `gradient_checkpointing`
+    if str(file.get("adapter")).lower() not in ("lora", "qlora"):
+        rank = collected.placed.pop("model.lora_rank", None)
+        if rank is not None:
+            collected.report_unused(rank.option, rank.place, "no effect without an adapter")
     collect_keys(file, collected, _KEYS)
     if "cut_cross_entropy" in str(file.get("plugins")):
         place = file.place(("plugins",))
@@ -62,6 +66,9 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     collected.default(
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, gradient_accumulation=1, micro_batch=1, recompute="none"
     )
+    collected.default(_DEFAULTS, optimizer="adamw_torch_fused")
+    if not deepspeed and not any(key.startswith("fsdp") for key in file.sections()):
+        collected.default(_DEFAULTS, zero_stage=0)
     return deepspeed
 
 

@@ -63,6 +63,8 @@ _BITS = {
     "load_in_4bit": "nf4", "load_in_8bit": "int8", "quantization_bit": "", "quant_bits": "",
 }  # fmt: skip
 _OF_BITS = {"4": "nf4", "8": "int8"}
+# Published weights in few bits, by their names.
+_FEW_BITS = re.compile(r"GPTQ|AWQ|AQLM|HQQ|Int[48]\b|bnb-[48]bit", re.I)
 _NAMES = ("model_name_or_path", "base_model", "config_name", "model")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
@@ -163,6 +165,10 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
             _collect_attention(value, place, option, collected)
         elif key in _NAMES and isinstance(value, str) and value:
             collected.set("model.name", value, place, option)
+            found = _FEW_BITS.search(value)
+            if found is not None and "base_precision" not in collected.placed:
+                why = f"{found[0]}: the model's weights are in few bits, whose type is not given"
+                collected.leave_open("base_precision", option, why, place)
             if not value.endswith(".json"):
                 collect_figures(value, "", collected, place, option)
     if defaults and deepspeed is None and not fsdp:

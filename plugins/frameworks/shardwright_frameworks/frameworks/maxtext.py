@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.configs.known_options import is_known
+from shardwright_frameworks.configs.python_file import PythonFile, dotted
 from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
@@ -49,6 +51,12 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "num_slices": ("nodes", degree_of),
 }
 _FIGURES = frozenset(key for key, (about, _) in _KEYS.items() if about.startswith("model."))
+# Figures that doublings of `global_parameter_scale` double in turn: heads and feed-forward first,
+# then the width, then the layers (configs/types.py, get_individual_scales).
+_SCALED = {
+    "base_num_query_heads": 2, "base_num_kv_heads": 2, "base_mlp_dim": 2, "base_moe_mlp_dim": 2,
+    "base_emb_dim": 1, "base_num_decoder_layers": 0,
+}  # fmt: skip
 _AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
 _OF_DP = {"dp", "ep"}
 _AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|data|{'|'.join(_AXES)})_parallelism")
@@ -101,6 +109,34 @@ def given_by_file(file: KeyedFile) -> Given:
     return {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
 
 
+def registered(file: PythonFile) -> dict[str, Given]:
+    """The flags of each model in a registry of benchmarks (benchmarks/maxtext_*_model_configs.py),
+    by the name with which `benchmark_runner` starts it."""
+    found: dict[str, Given] = {}
+    calls = (each for node in file.body for each in ast.walk(node) if isinstance(each, ast.Call))
+    for call in calls:
+        given = {each.arg: each.value for each in call.keywords}
+        name, tuning = given.get("model_name"), given.get("tuning_params")
+        if dotted(call.func) != "MaxTextModel" or not isinstance(name, ast.Constant):
+            continue
+        flags: Given = {}
+        entries = (
+            zip(tuning.keys, tuning.values, strict=True) if isinstance(tuning, ast.Dict) else ()
+        )
+        for key, value in (*entries, (ast.Constant("model_name"), given.get("model_type", name))):
+            if isinstance(key, ast.Constant):
+                flags[str(key.value)] = (_literal(value), Place(file.name, value.lineno))
+        found[str(name.value).replace("-", "_")] = flags
+    return found
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return Open(f"{ast.unparse(node)[:60]!r} is not followed")
+
+
 def is_maxtext(keys: set[str]) -> bool:
     """Whether keys are MaxText's."""
     return len(keys & _MARKS) >= 2 or any(key.startswith(("ici_", "dcn_")) for key in keys)
@@ -135,10 +171,14 @@ def collect_maxtext(
         if key in given and "per_device_batch_size" not in given:
             why = "prompts of reinforcement learning, each with several texts"
             collected.leave_open(about, key, why, given[key][1])
+    scale = degree_of(given.get("global_parameter_scale", (1, None))[0]) or 1
     for key, (value, place) in given.items():
         if key in _KEYS:
             name, reader = _KEYS[key]
-            collected.set(name, reader(value), place, key)
+            read = reader(value)
+            if key in _SCALED and isinstance(read, int):
+                read *= 2 ** ((scale.bit_length() - 1 + _SCALED[key]) // 3)
+            collected.set(name, read, place, key)
         if not is_known("maxtext", key):
             collected.report_unknown(key, place)
     _axes(given, collected)
@@ -197,16 +237,26 @@ def _axes(given: Given, collected: Collected) -> None:
     # A second axis of the same group of devices, which shards other dimensions of weights.
     crosswise, _ = _degree(given, "fsdp_transpose")
     fully = fully * (crosswise or 1) if fully is not None else None
-    left = [given[k][1] for k in ("ici_fsdp_parallelism", "dcn_fsdp_parallelism")
-            if k in given and str(given[k][0]) == "-1"]  # fmt: skip
+    left = [
+        given[key][1]
+        for axis in ("fsdp", "fsdp_transpose")
+        for key in (f"ici_{axis}_parallelism", f"dcn_{axis}_parallelism")
+        if key in given and str(given[key][0]) == "-1"
+    ]
     if left or (fully or 1) > 1:
         where = left[0] if left else place
         assert where is not None
         collected.set("zero_stage", 3, where, "ici_fsdp_parallelism")
     elif fully == 1 and place is not None and not _shards_otherwise(collected):
         collected.set("zero_stage", 0, place, "ici_fsdp_parallelism")
-    filled = left or any(
-        str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
+    # Slices without an axis of their own are copies.
+    by_devices = "dcn_data_parallelism" not in given and collected.count("devices") is not None
+    filled = (
+        left
+        or by_devices
+        or any(
+            str(given.get(f"{w}_data_parallelism", (1, None))[0]) == "-1" for w in ("ici", "dcn")
+        )
     )
     if not filled and fully is not None and place is not None and not _OF_DP & collected.open_keys:
         # Experts have a separate axis, whose devices compute other sequences.
@@ -278,5 +328,10 @@ def _batch(batch: tuple[Any, Place], collected: Collected) -> None:
     ranks = 1
     for axis in ("tp", "pp", "cp"):
         ranks *= collected.count(axis) or 1
-    if number * ranks >= 1 and number * ranks == int(number * ranks) and ranks == 1:
+    if number * ranks < 1 or number * ranks != int(number * ranks):
+        return
+    if ranks == 1:
         collected.set("micro_batch", int(number), batch[1], "per_device_batch_size")
+    elif (collected.count("pp") or 1) == 1:
+        how = f"per_device_batch_size {each} x {ranks} devices of a replica"
+        collected.derive("micro_batch", int(number * ranks), how)

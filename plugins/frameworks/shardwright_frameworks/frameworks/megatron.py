@@ -221,10 +221,23 @@ def _recompute(options: Options, collected: Collected) -> None:
             collected.set("recompute", text, modules.place, f"{placed.option} {modules.name}")
     layers, method = options.last("recompute_num_layers"), options.text("recompute_method")
     if layers is not None and kind == "full":
-        collected.use(layers.name, layers.place)  # of uniform, layers of a checkpoint
-    if layers is not None and method == "block" and kind == "full":
         number = whole(options.value_of(layers, collected))
         collected.set("recompute_layers", number, layers.place, layers.name)
+    keep_recomputed_layers(collected, method)
+
+
+def keep_recomputed_layers(collected: Collected, method: str | None) -> None:
+    """Drops a number of layers unless it is that of a stage's layers that run again, as the method
+    `block` has it (0: none of them); with `uniform` it is the layers of a checkpoint
+    (Megatron-Core v0.14, transformer_config.py)."""
+    layers = collected.placed.pop("recompute_layers", None)
+    if layers is None or collected.get("recompute") != "full" or method != "block":
+        return
+    if layers.value:
+        collected.placed["recompute_layers"] = layers
+    else:
+        del collected.placed["recompute"]
+        collected.set("recompute", "none", layers.place, layers.option)
 
 
 def _sharding(options: Options, collected: Collected) -> None:

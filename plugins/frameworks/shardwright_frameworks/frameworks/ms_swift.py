@@ -56,6 +56,9 @@ def collect_megatron(options: Options, collected: Collected) -> None:
         each for each in collected.unknown if not is_known("ms-swift", option_key(each.option))
     ]
     options.collect_counts(collected, {"max_length": "seq_len", "lora_rank": "model.lora_rank"})
+    if options.last(*_TUNED) is not None:  # `full` without it
+        _collect_tuner(options, collected, options.given[0].place)
+    _add_answers(options, collected)
     for option in options.of("model"):
         model = options.value_of(option, collected)
         collected.set("model.name", model, option.place, option.name)
@@ -70,7 +73,7 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
     options.collect_counts(collected, {"sequence_parallel_size": "cp"})
     collected.default(
         "ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1,
-        recompute="full", devices_per_node=1,
+        recompute="full", devices_per_node=1, micro_batch=1, optimizer="adamw_torch",
     )  # fmt: skip
     if not deepspeed and "fsdp" not in options:
         collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
@@ -78,8 +81,27 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
         written = options.value_of(option, collected) or ""
         kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)
         collected.set("precision", kind, option.place, option.name)
+    _add_answers(options, collected)
     _collect_tuner(options, collected, place)
     return deepspeed
+
+
+def _add_answers(options: Options, collected: Collected) -> None:
+    """Adds the generated tokens to `max_length`, which is that of the prompts where a model learns
+    from its own answers (docs, Command-line-parameters, max_completion_length)."""
+    prompts = collected.count("seq_len")
+    place = collected.place("seq_len")
+    if options.text("rlhf_type") not in ("grpo", "ppo", "gkd") or not prompts or place is None:
+        return
+    answers = options.last("max_completion_length")
+    number = 512 if answers is None else degree_of(options.value_of(answers, collected))
+    if number is None:
+        collected.leave_open("seq_len")
+        return
+    del collected.placed["seq_len"]
+    collected.set("seq_len", prompts + number, place, "max_length max_completion_length")
+    if answers is not None:
+        collected.use(answers.name, answers.place)
 
 
 def _collect_tuner(options: Options, collected: Collected, place: Place) -> None:

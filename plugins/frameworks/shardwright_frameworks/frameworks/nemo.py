@@ -24,8 +24,8 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.flavors import collect_figures
-from shardwright_frameworks.frameworks.megatron import collect_layout
-from shardwright_frameworks.shell.config_folder import Environment
+from shardwright_frameworks.frameworks.megatron import collect_layout, keep_recomputed_layers
+from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
@@ -127,6 +127,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "gated_linear_unit": ("model.gated_mlp", truth_of),
     "activation": ("model.gated_mlp", _gated),
     "recompute_num_layers": ("recompute_layers", count_of),
+    "activations_checkpoint_num_layers": ("recompute_layers", count_of),
     # Of FlagScale, which writes Megatron-LM's options as YAML.
     "nnodes": ("nodes", degree_of),
     "nproc_per_node": ("devices_per_node", degree_of),
@@ -134,6 +135,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "swiglu": ("model.gated_mlp", truth_of),
     "untie_embeddings_and_output_weights": ("model.tied_embeddings", _untied),
 }
+_METHODS = (("recompute_method",), ("activations_checkpoint_method",))
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 REGISTRY = "src/megatron/bridge/recipes/__init__.py"
 """Megatron-Bridge's recipes, by the name of their functions."""
@@ -196,6 +198,51 @@ def model_of_recipe(name: str) -> str | None:
     return found[1] if found is not None else None
 
 
+def recipe_of(options: Options) -> str | None:
+    """The function of the recipe that a command names: by `--recipe`, by a model and a mode, or
+    (scripts/performance/utils/utils.py) by model, task, GPUs and precision."""
+    if name := options.text("recipe"):
+        return name
+    task = options.text("task", "mode") or "pretrain"
+    task = "peft" if task in ("lora", "dora") else task
+    if model := options.text("model"):
+        return f"{model}_{task}_config"
+    model, gpus = options.text("model_recipe_name", "mr"), options.text("num_gpus", "ng")
+    gpu, kind = options.text("gpu", "g"), options.text("compute_dtype", "c") or "bf16"
+    if "use_recipes" in options:
+        return f"{model}_{task}_config"
+    variant = options.text("config_variant", "cv") or ""
+    suffix = f"_{variant.lower()}" if variant and variant.lower() not in ("v1", "v2") else ""
+    known = model and gpus and gpu
+    return (
+        f"{model}_{task}_{gpus}gpu_{gpu}_{kind.replace('_', '')}{suffix}_config" if known else None
+    )
+
+
+def registries(folder: ConfigFolder, function: str) -> list[str]:
+    """The files of Megatron-Bridge that may have a recipe: the one that defines a benchmark of that
+    name, and the registry."""
+    top = folder.path_of(REGISTRY).parent.parent
+    benchmarks = [
+        path.relative_to(top.parents[2]).as_posix()
+        for path in sorted(top.glob("perf_recipes/**/*.py"))
+        if f"def {function}(" in path.read_text(errors="replace")
+    ]
+    return [*benchmarks, REGISTRY]
+
+
+def collect_model_of_recipe(name: str | None, options: Options, collected: Collected) -> None:
+    """Collects the model by the name of a recipe that is not in the files."""
+    option = options.last("recipe", "model", "model_recipe_name", "mr")
+    if option is None:
+        option = options.last("model_family_name", "m", "model_name", "model_family")
+    written = options.value_of(option, collected) if option is not None else None
+    model = model_of_recipe(name or "") or written
+    if option is not None and model is not None:
+        collected.derive("model.name", model, f"the recipe's name {name or written}")
+        collect_figures(model, "", collected, option.place, option.name)
+
+
 def is_nemo(paths: Sequence[tuple[str, ...]]) -> bool:
     """Whether keys are those of NeMo or Megatron-Bridge."""
     return len({path[-1] for path in paths} & _MARKS) >= 2
@@ -211,7 +258,7 @@ def collect_nemo(
     merged: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for values in given:
         for path, (value, place) in values.items():
-            if path in merged and merged[path][0] != value and path[-1] in KEYS:
+            if path in merged and str(merged[path][0]) != str(value) and path[-1] in KEYS:
                 collected.report_override(
                     KEYS[path[-1]][0], ".".join(path), merged[path], (value, place)
                 )
@@ -219,7 +266,8 @@ def collect_nemo(
     _agree_on_distributed_optimizer(merged)
     written = {path: value for path, (value, _) in merged.items()}
     for path, (_, place) in merged.items():
-        value = resolved(path, written, environment or {})
+        merged[path] = (resolved(path, written, environment or {}), place)
+    for path, (value, place) in merged.items():
         if not path or _elsewhere(path):
             continue
         if isinstance(value, Open):
@@ -229,22 +277,21 @@ def collect_nemo(
             _collect_one(path, value, place, collected)
     # An override also replaces values of other names of its field (dataset and model have lengths).
     for path in given[-1] if len(given) > 1 else ():
-        if path not in merged:
+        if path not in merged or path[-1] not in KEYS or _elsewhere(path):
             continue
-        value = resolved(path, written, environment or {})
-        if path[-1] in KEYS and not _elsewhere(path) and not isinstance(value, Open):
+        value, place = merged[path]
+        if not isinstance(value, Open):
             with collected.overriding_files():
-                _collect_one(path, value, merged[path][1], collected)
+                _collect_one(path, value, place, collected)
     _collect_low_precision(merged, collected)
     _collect_sharding(merged, collected)
-    if collected.get("recompute") != "full":
-        collected.placed.pop("recompute_layers", None)
+    methods = [v for path, (v, _) in merged.items() if path[-1:] in _METHODS]
+    keep_recomputed_layers(collected, word_of(methods[-1]) if methods else None)
     _collect_modules(merged, collected)
     collect_memory(merged, collected)
-    for path, (_, place) in merged.items():
+    for path, (value, place) in merged.items():
         if path[-1:] == ("pipeline_model_parallel_layout",):
-            layout = _layout_text(resolved(path, written, environment or {}))
-            collect_layout(layout, ".".join(path), place, collected)
+            collect_layout(_layout_text(value), ".".join(path), place, collected)
     collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
 
 
@@ -266,6 +313,8 @@ def _collect_low_precision(values: Values, collected: Collected) -> None:
         ("fp4", ("e2m1",), {"nvfp4": "nvfp4"}),
     ):
         path, value, place = by_name.get(key, ((), None, None))
+        if isinstance(value, Open):
+            collected.leave_open("precision")
         if place is None or not (truth_of(value) or value in formats):
             continue
         _, recipe, where = by_name.get(f"{key}_recipe", ((), None, place))
@@ -413,7 +462,8 @@ def collect_performance_script(options: Options, collected: Collected) -> None:
          "expert_model_parallel_size": "ep", "et": "etp", "expert_tensor_parallel_size": "etp",
          "mb": "micro_batch", "micro_batch_size": "micro_batch", "gb": "global_batch",
          "global_batch_size": "global_batch", "ng": "devices", "num_gpus": "devices",
-         "gn": "devices_per_node", "gpus_per_node": "devices_per_node", "sl": "seq_len",
+         "gn": "devices_per_node", "gpus_per_node": "devices_per_node", "nodes": "nodes",
+         "devices": "devices_per_node", "sl": "seq_len",
          "seq_length": "seq_len"},
     )  # fmt: skip
     for option in options.of("c", "compute_dtype"):
@@ -425,8 +475,3 @@ def collect_performance_script(options: Options, collected: Collected) -> None:
         )
     for option in options.of("g", "gpu"):
         collected.set("device", options.value_of(option, collected), option.place, option.name)
-    family = options.text("m", "model_family_name", "model_name", "model_family")
-    size = options.text("mr", "model_recipe_name", "model_size", "s")
-    named = options.last("mr", "model_recipe_name", "m", "model_family_name", "model_name")
-    if named is not None and (size or family):
-        collected.set("model.name", size or family, named.place, named.name)

@@ -54,6 +54,7 @@ _NEMO_PARTS: Mapping[str, Keys] = {
     "ddp": ("distributed_optimizer", "zero_stage", "gradient_reduction"),
     "mixed_precision": ("precision",),
     "plugins": ("precision",),
+    "peft": ("model.lora_rank",),
 }
 # Arguments of NeMo's performance scripts, by the keys that they set.
 _PERFORMANCE = {
@@ -75,7 +76,8 @@ def python_framework(file: PythonFile) -> str | None:
         "training", "parallelism"
     } <= keys:  # fmt: skip
         return "torchtitan"
-    if any(module.startswith("nanotron.config") for module in file.modules):
+    nanotron = any(module.startswith("nanotron.config") for module in file.modules)
+    if nanotron and "parallelism" in keys:
         return "nanotron"
     top = file.keys()
     if {"parallel", "data"} <= top and top & {"micro_bsz", "micro_num"}:
@@ -157,7 +159,7 @@ def collect_python_torchtitan(
 def _family(function: str, flavor: str) -> str:
     """The model of a function of the registry: a family that its name has (`rl_grpo_qwen3`), or the
     part before the flavor (`llama3_8b`)."""
-    name = function.lower()
+    name = function.lower().removeprefix("graph_trainer_")
     family = next((words for words in _FAMILIES if words in name), "")
     if family:
         return _FAMILIES[family]
@@ -191,7 +193,8 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
                 if (*path, short) in values:
                     values[(*path, key)] = values.pop((*path, short))
                     collected.use(short, values[(*path, key)][1])
-        if kind == "default_peft_config" and str(arguments[:1]) not in ("()", "(None,)"):
+        is_adapter = kind == "default_peft_config" and str(arguments[:1]) not in ("()", "(None,)")
+        if is_adapter or (path == ("peft",) and kind.endswith(("LoRA", "DoRA"))):
             adapters = (name, place)
             found.opened.pop(path, None)
         if path[-2:] in (("model",), ("model", "config")) and _MODEL_CLASS.search(kind):

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.configs.interpolation import Open, resolved
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
+    count_of,
     degree_of,
     recompute_of,
     text_of,
@@ -22,13 +23,16 @@ from shardwright_frameworks.configs.keyed_values import (
 )
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.frameworks.megatron import keep_recomputed_layers
 from shardwright_frameworks.frameworks.nemo import Values
+from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place
 
 _SOURCE = "verl 2026-08, verl/trainer/config"
 _DTYPES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
 _ACTOR: tuple[str, ...] = ("actor_rollout_ref", "actor")
-_ENGINES = ("fsdp_config", "megatron", "veomni")
+_ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
+_KNOWN_ENGINES = ("", "fsdp", "dp", "megatron", "automodel", "torchtitan", "veomni")
 
 
 def _dtype(value: Any) -> str | None:
@@ -57,17 +61,22 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
     "pp_size": ("pp", degree_of),
     "cp_size": ("cp", degree_of),
     "ep_size": ("ep", degree_of),
+    "ulysses_parallel_size": ("cp", degree_of),
+    **{each: (each, degree_of) for each in ("tp", "pp", "vpp", "cp", "ep", "etp")},  # of mlite
     "activation_checkpointing": ("recompute", recompute_of),
+    "activation_checkpoint": ("recompute", word_of),
     "sequence_parallel": ("sequence_parallel", truth_of),
     "use_distributed_optimizer": ("distributed_optimizer", truth_of),
     "optimizer_cpu_offload": ("optimizer_offload", truth_of),
     "offload_policy": ("optimizer_offload", truth_of),
     "dtype": ("precision", _dtype),
     "recompute_granularity": ("recompute", _granularity),
-    "recompute_num_layers": ("recompute_layers", degree_of),
+    "recompute_num_layers": ("recompute_layers", count_of),
 }
 # Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
 _BETWEEN_UPDATES = ("param_offload", "optimizer_offload", "grad_offload")
+# Of verl's own files: types of weights, and what its Megatron engine does in any case.
+_IMPLIED = ("reshard_after_forward", "model_dtype", "hybrid_engine", "recompute_modules")
 _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
     "path": ("model.name", text_of),
     "partial_pretrain": ("model.name", text_of),
@@ -78,11 +87,17 @@ _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
 _OF_OPTIMIZER: Mapping[str, tuple[str, Reader]] = {
     "optimizer": ("optimizer", word_of),
     "optimizer_type": ("optimizer", word_of),
+    "optimizer_cpu_offload": ("optimizer_offload", truth_of),
 }
 _OF_TRAINER: Mapping[str, tuple[str, Reader]] = {
     "nnodes": ("nodes", degree_of),
     "n_gpus_per_node": ("devices_per_node", degree_of),
 }
+
+
+_OTHERS = (
+    "critic", "reward_model", "reward", "rollout", "async_training", "algorithm", "distillation",
+)  # fmt: skip
 
 
 def is_verl(program: str, paths: Values) -> bool:
@@ -92,26 +107,58 @@ def is_verl(program: str, paths: Values) -> bool:
     )
 
 
-def collect_verl(given: Values, program: str, config: str, collected: Collected) -> None:
+def own_config(given: Values, program: str, config: str) -> str:
+    """The path in verl's tree of a configuration: its name, or that of a program without one, which
+    its overrides identify where a condition chooses it."""
+    sft = "sft_trainer" if "fsdp" in program else "sft_trainer_engine"
+    name = config.removesuffix(".yaml") or ("ppo_trainer" if _has_policy(given) else sft)
+    return f"verl/trainer/config/{name}.yaml"
+
+
+def collect_verl(
+    given: Values,
+    program: str,
+    config: str,
+    collected: Collected,
+    base: Values | None = None,
+    environment: Environment | None = None,
+) -> None:
     """Collects the overrides of a command line.
 
-    config  the name of the configuration, "" for the program's own
+    config       the name of the configuration, "" for the program's own
+    base         its values;  environment  variables that it may name
     """
-    policy = any(path[:1] == ("actor_rollout_ref",) for path in given)
+    own, base = given, dict(base or {})
+    policy = _has_policy(own or base)
+    launched = not policy and ("sft" in program or not program) and "ray" not in program
+    written = {path: value for path, (value, _) in (base | dict(given)).items()}
+    given = {
+        path: (resolved(path, written, environment or {}), place)
+        for path, (_, place) in (*((p, v) for p, v in base.items() if p not in own), *own.items())
+        # Ranks are those that torchrun starts.
+        if path in own or not (written[path] is None or (launched and path[0] == "trainer"))
+    }
     megatron = _is_megatron(given, config)
     for path, (value, place) in given.items():
         if (key := _key_of(path, policy=policy, megatron=megatron)) is not None:
-            _set(key, path, value, place, collected)
+            if base:
+                with collected.overriding_files():
+                    _set(key, path, value, place, collected)
+            else:
+                _set(key, path, value, place, collected)
         elif path[-1] in _BETWEEN_UPDATES and not _is_other(path) and truth_of(value):
             why = "what it moves is on the device again during each update"
             collected.report_unused(".".join(path), place, why)
             collected.use(path[-1], place)
-    _collect_batch(given, collected, policy=policy)
+        if path not in own and (_is_other(path) or path[-1] in _IMPLIED):
+            collected.use(path[-1], place)
+    newer = not base and program.endswith("sft_trainer") and "fsdp" not in program
+    _collect_batch(given, collected, policy=policy, newer=newer)
     _collect_sharding(given, collected, policy=policy, megatron=megatron)
     report_unused(
         [
             (path, value, place)
-            for path, (value, place) in given.items()
+            for path, (value, place) in own.items()
             # A single word chooses a file of settings: `engine=megatron`.
             if len(path) > 1 and not isinstance(value, Open) and not _is_other(path)
         ],
@@ -120,18 +167,13 @@ def collect_verl(given: Values, program: str, config: str, collected: Collected)
     name = collected.placed.get("model.name")
     if name is not None:
         collect_figures(str(name.value), "", collected, name.place, name.option)
-    by_block = any(
-        path[-1] == "recompute_method" and word_of(value) == "block"
-        for path, (value, _) in given.items()
-    )
-    if collected.get("recompute") != "full" or not by_block:
-        collected.placed.pop("recompute_layers", None)
+    methods = [word_of(v) for path, (v, _) in given.items() if path[-1] == "recompute_method"]
+    keep_recomputed_layers(collected, methods[-1] if methods else None)
     # A program that depends on a condition is unknown.
     if policy and megatron and "tp" not in {*collected.placed, *collected.open_keys}:
         place = next(iter(given.values()))[1]
         why = "verl's default depends on its version (4 until v0.3, then 1)"
         collected.leave_open("tp", "megatron.tensor_model_parallel_size", why, place)
-    launched = ("sft" in program or not (program or policy)) and "ray" not in program
     each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
     collected.default(
         _SOURCE,
@@ -147,6 +189,10 @@ def collect_verl(given: Values, program: str, config: str, collected: Collected)
         nodes=1,
         **dict(each),
     )
+
+
+def _has_policy(given: Values) -> bool:
+    return any(path[:1] == ("actor_rollout_ref",) for path in given)
 
 
 def _is_megatron(given: Values, config: str) -> bool:
@@ -170,10 +216,15 @@ def _engine(given: Values) -> str:
 
 def _is_other(path: tuple[str, ...]) -> bool:
     """Whether a key belongs to generation, a reference, a critic or a reward."""
-    return path[:2] in (
-        ("actor_rollout_ref", "rollout"),
-        ("actor_rollout_ref", "ref"),
-    ) or path[0] in ("critic", "reward_model", "reward", "rollout", "async_training", "algorithm")
+    return (
+        path[:2]
+        in (
+            ("actor_rollout_ref", "rollout"),
+            ("actor_rollout_ref", "ref"),
+        )
+        or path[0] in _OTHERS
+        or "turbo_config" in path
+    )
 
 
 def _key_of(path: tuple[str, ...], *, policy: bool, megatron: bool) -> tuple[str, Reader] | None:
@@ -186,7 +237,8 @@ def _key_of(path: tuple[str, ...], *, policy: bool, megatron: bool) -> tuple[str
         if last == "enable_gradient_checkpointing" and megatron:
             return None
         return _OF_MODEL.get(last)
-    if path == ((*_ACTOR, "optim", last) if policy else ("optim", last)):
+    optimizer = (*_ACTOR, "optim") if policy else ("optim",)
+    if path[:-1] in (optimizer, (*optimizer, "override_optimizer_config")):
         return _OF_OPTIMIZER.get(last)
     engine = path[: len(path) - 1]
     if policy:
@@ -222,12 +274,12 @@ def _number(given: Values, *paths: tuple[str, ...]) -> tuple[int | None, str, Pl
     return None, "", None
 
 
-def _collect_batch(given: Values, collected: Collected, *, policy: bool) -> None:
+def _collect_batch(given: Values, collected: Collected, *, policy: bool, newer: bool) -> None:
     """Sequences of a step and of a micro-batch, and their length.
 
     A step of a policy trains on ppo_mini_batch_size prompts with rollout.n answers each
     (verl/workers, `ppo_mini_batch_size *= rollout.n`). With dynamic batches a micro-batch is a
-    budget of tokens.
+    budget of tokens, as the newer trainer of demonstrations has them without the option.
     """
     if policy:
         prompts, name, place = _number(given, (*_ACTOR, "ppo_mini_batch_size"))
@@ -236,17 +288,23 @@ def _collect_batch(given: Values, collected: Collected, *, policy: bool) -> None
         if prompts is not None and place is not None and (answers is not None or not written):
             collected.set("global_batch", prompts * (answers or 1), place, name)
         elif place is not None:
-            collected.leave_open("global_batch")
+            why = "it or rollout.n depends on a condition, or is filled in elsewhere"
+            collected.leave_open("global_batch", name, why, place)
         question, name, place = _number(given, ("data", "max_prompt_length"))
         answer, _, _ = _number(given, ("data", "max_response_length"))
         if question is not None and answer is not None and place is not None:
             collected.set("seq_len", question + answer, place, f"{name} + data.max_response_length")
+        elif place is not None:
+            why = "it or data.max_response_length is unknown"
+            collected.leave_open("seq_len", name, why, place)
         section, prefix = _ACTOR, "ppo_"
     else:
         for key, about in (("train_batch_size", "global_batch"), ("max_length", "seq_len")):
             number, name, place = _number(given, ("data", key))
             if place is not None:
                 collected.set(about, number, place, name)
+        if newer and ("data", "use_dynamic_bsz") not in given:
+            collected.leave_open("micro_batch")
         collected.default(_SOURCE, global_batch=256, micro_batch=4, seq_len=1024)
         section, prefix = ("data",), ""
     keys = ("micro_batch_size_per_gpu", "micro_batch_size")
@@ -285,6 +343,15 @@ def _replicas(collected: Collected) -> int | None:
 def _collect_sharding(given: Values, collected: Collected, *, policy: bool, megatron: bool) -> None:
     """FSDP shards weights over all replicas, or over fsdp_size of them; Megatron-Core's distributed
     optimizer, verl's default, shards states."""
+    engine = _engine(given)
+    if engine not in _KNOWN_ENGINES and not megatron:
+        chosen = given[("engine",) if ("engine",) in given else ("model_engine",)][1]
+        collected.report_missing("engine", f"{engine!r} is no engine of verl's", chosen)
+    fully = (*_ACTOR, "megatron") if policy else ("engine",)
+    if megatron and truth_of(given.get((*fully, "use_megatron_fsdp"), (None,))[0]):
+        path = (*fully, "use_megatron_fsdp")
+        collected.set("zero_stage", 3, given[path][1], ".".join(path))
+        return
     if megatron:
         distributed = collected.placed.get("distributed_optimizer")
         if distributed is None:
@@ -297,6 +364,11 @@ def _collect_sharding(given: Values, collected: Collected, *, policy: bool, mega
     keeps = (*top, "reshard_after_forward")
     if keeps in given and truth_of(given[keeps][0]) is False:
         collected.set("zero_stage", 2, given[keeps][1], ".".join(keeps))
+    elif engine == "torchtitan":
+        top = (*_ACTOR, "torchtitan") if policy else ("engine",)
+        shards, name, place = _number(given, (*top, "data_parallel_shard_size"))
+        if shards is not None and place is not None:
+            collected.set("zero_stage", 3 if shards > 1 else 0, place, name)
     else:
         collected.default(_SOURCE, zero_stage=3)
     size, name, place = _number(given, (*top, "fsdp_size"))

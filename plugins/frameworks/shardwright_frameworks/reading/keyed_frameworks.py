@@ -29,6 +29,7 @@ from shardwright_frameworks.frameworks import (
     primus,
     torchtitan,
     torchtune,
+    verl,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place, Word
@@ -80,8 +81,9 @@ def keyed_framework(file: KeyedFile) -> KeyedFramework | None:
     Raises DocumentError for a file with the keys of two.
     """
     rows = {name: row for name, row in FRAMEWORKS.items() if _has_ending(row, file)}
-    if primus.is_primus(file):
-        return rows.get("primus")
+    for name, is_alone in (("primus", primus.is_primus(file)), ("verl", _is_verl(file))):
+        if is_alone:
+            return rows.get(name)
     own = [name for name, row in rows.items() if not row.shared and row.recognizes(file)]
     for name in _TAKES_NEMO:
         if name in own and "nemo" in own:
@@ -115,6 +117,10 @@ def _is_nemo(file: KeyedFile) -> bool:
     return not nanotron.is_nanotron(file) and nemo.is_nemo(paths)
 
 
+def _is_verl(file: KeyedFile) -> bool:
+    return verl.is_verl("", {path: (None, Place("", 0)) for path in file.values})
+
+
 def _is_bridge(file: KeyedFile) -> bool:
     return {"model", "train"} <= file.sections() and file.has("model", "seq_length")
 
@@ -126,6 +132,14 @@ def _is_maxtext(file: KeyedFile) -> bool:
 def _collect_torchtitan(source: KeyedSource) -> str:
     torchtitan.collect_torchtitan([torchtitan.values_of_file(source.file)], source.collected)
     return "torchtitan"
+
+
+def _collect_verl(source: KeyedSource) -> str:
+    program = "" if source.file.has("actor_rollout_ref") else "sft"
+    config = source.file.name.rpartition("/")[2]
+    environment = source.folder.environment
+    verl.collect_verl({}, program, config, source.collected, source.values, environment)
+    return "verl"
 
 
 def _collect_nanotron(source: KeyedSource) -> str:
@@ -222,6 +236,10 @@ def _collect_llama_factory(source: KeyedSource) -> str:
     if is_second:
         llama_factory.collect_llama_factory(file, collected)
     named = hf_trainer.collect_trainer(given, collected)
+    by_command = not named and "fsdp" in f"{source.folder.root.name}/{file.name}".lower()
+    if by_command and "zero_stage" not in collected.placed:
+        why = "the file is named after FSDP, of which accelerate's file decides"
+        collected.leave_open("zero_stage", "fsdp", why, Place(file.name, 1))
     if not is_second:
         llama_factory.collect_first(file, collected, is_megatron=is_megatron)
     if is_megatron:
@@ -340,6 +358,7 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
         recognizes=torchtitan.is_torchtitan, collect=_collect_torchtitan, ending=".toml"
     ),
     "primus": KeyedFramework(recognizes=primus.is_primus, collect=_collect_primus, inherits=True),
+    "verl": KeyedFramework(recognizes=_is_verl, collect=_collect_verl, inherits=True),
     "nanotron": KeyedFramework(recognizes=nanotron.is_nanotron, collect=_collect_nanotron),
     "accelerate": KeyedFramework(recognizes=accelerate.is_accelerate, collect=_collect_accelerate),
     "gpt-neox": KeyedFramework(recognizes=other_yaml.is_neox, collect=_collect_neox),

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from profiles.errors import UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
@@ -33,6 +32,8 @@ from shardwright_frameworks.shell.script import starts_primus
 
 # `swift`, `megatron`, and the files that they start.
 _SWIFT = re.compile(r"^swift$|^(megatron)$|swift/cli/(_megatron/)?(?:sft|pt|rlhf|main)\.py$")
+# Chips as MaxText's registries of benchmarks name them.
+_CHIPS = {"v6e": "trillium", "v5litepod": "v5e"}
 _CONFIGS = ("config", "config_file", "config_path", "cfg")
 
 
@@ -58,9 +59,13 @@ def _read_by(collect: Callable[[Options, Collected], None], name: str) -> Collec
 
 def _collect_benchmark(source: LaunchSource) -> str:
     """MaxText's configurations by name (github.com/AI-Hypercomputer/maxtext, benchmarks)."""
+    chip = (source.options.text("device_type") or "").partition("-")[0]
+    registry = source.find(f"benchmarks/maxtext_{_CHIPS.get(chip, chip)}_model_configs.py")
     for option in source.options.of("model_name"):
-        written = source.options.value_of(option, source.collected)
-        source.collected.set("model.name", written, option.place, option.name)
+        name = source.options.value_of(option, source.collected)
+        if name and registry and source.collect_python(registry, name.replace("-", "_"), []):
+            return "maxtext"
+        source.collected.set("model.name", name, option.place, option.name)
     source.report_missing("--model_name", "the configuration that it names is in MaxText's files")
     return "maxtext"
 
@@ -152,9 +157,8 @@ def _collect_torchtitan(source: LaunchSource) -> str:
     find = source.folder.find
     registry = find(f"{module}/config_registry.py") or find("config_registry.py")
     if requested and registry is not None and not given:
-        overridden = [overrides]
         collect_python(
-            registry, source.folder, collected, requested=requested, overrides=overridden
+            registry, source.folder, collected, requested=requested, overrides=[overrides]
         )
         return "torchtitan"
     if requested and module and not given:
@@ -168,7 +172,16 @@ def _collect_torchtitan(source: LaunchSource) -> str:
 
 def _collect_verl(source: LaunchSource) -> str:
     config = source.options.text("config_name") or ""
-    verl.collect_verl(source.hydra, source.program, config, source.collected)
+    own = source.folder.find(verl.own_config(source.hydra, source.program, config))
+    base: nemo.Values = {}
+    for name in source.named[:1] or ([own] if own is not None else []):
+        read = hydra_parts(read_keyed(name, source.folder), source.folder, source.chosen)
+        source.collected.files += [part.name for _, part in read.parts]
+        for why in read.missing:
+            source.report_missing("--config-name", why)
+        base = nemo.values_of_files(read.parts)
+    environment = source.folder.environment
+    verl.collect_verl(source.hydra, source.program, config, source.collected, base, environment)
     return "verl"
 
 
@@ -228,11 +241,8 @@ def _collect_nemo_rl(source: LaunchSource) -> str:
 
 
 def _is_nemo(source: LaunchSource) -> bool:
-    by_recipe = "recipe" in source.keys and "run_recipe" in source.program
     paths = list(source.hydra)
-    return bool(paths) and (
-        by_recipe or nemo.is_nemo(paths) or any("trainer" in path for path in paths)
-    )
+    return nemo.is_nemo(paths) or any("trainer" in path for path in paths)
 
 
 def _collect_nemo(source: LaunchSource) -> str:
@@ -242,11 +252,7 @@ def _collect_nemo(source: LaunchSource) -> str:
     if factory is not None and not source.named:
         called = source.find(launch.program)
         function = (options.text("factory") or "").partition("(")[0]
-        if (
-            called is not None
-            and function
-            and collect_python(called, folder, collected, requested=function, overrides=[hydra])
-        ):
+        if called is not None and function and source.collect_python(called, function, [hydra]):
             return "nemo"
         why = "the recipe that it calls is not in the folder"
         source.report_missing("--factory", why, factory.place)
@@ -264,33 +270,50 @@ def _collect_nemo(source: LaunchSource) -> str:
                 source.report_missing("defaults", why, file.place(("defaults",)))
             given.append(nemo.values_of_files(read.parts))
     overrides = [*given, hydra]
-    option = options.last("recipe")
-    if option is not None:
-        name = options.value_of(option, collected) or ""
-        registry = source.find(nemo.REGISTRY)
-        try:
-            if not name or registry != nemo.REGISTRY:
-                raise UnknownNameError("recipe", name, (), where=nemo.REGISTRY)
-            collect_python(registry, folder, collected, requested=name, overrides=overrides)
-        except UnknownNameError:
-            why = f"the recipe {name} is not in the folder" if name else "it is not known"
-            source.report_missing(option.name, why, option.place)
-            nemo.collect_nemo(overrides, collected, folder.environment)
-        if (model := nemo.model_of_recipe(name)) is not None:
-            collected.derive("model.name", model, f"the recipe's name {name}")
-        return "megatron-bridge"
     nemo.collect_nemo(overrides, collected, folder.environment)
     recipe = any(path[0] == "train" for path in hydra if len(path) > 1)
     return "megatron-bridge" if recipe or "recipe" in launch.program else "nemo"
 
 
-def _collect_performance_script(source: LaunchSource) -> str:
-    nemo.collect_performance_script(source.options, source.collected)
-    why = "values that no argument gives are in the framework's own files of the recipe"
-    source.report_missing("recipe", why)
-    nemo.collect_nemo([source.hydra], source.collected, source.folder.environment)
+def _is_recipe(source: LaunchSource) -> bool:
+    own = source.program.endswith(
+        ("run_recipe.py", "launch_with_nemo_run.py", "setup_experiment.py")
+    )
+    return (own and bool({"recipe", "model"} & source.keys)) or bool(
+        {"tp", "pp", "ng", "model_recipe_name"} & source.keys
+    )
+
+
+def _collect_recipe(source: LaunchSource) -> str:
+    """A recipe of Megatron-Bridge by its name, or that of a model (scripts/training,
+    scripts/performance), with values that the command replaces; NeMo's performance scripts."""
+    options, collected, environment = source.options, source.collected, source.folder.environment
+    option, name = (
+        options.last("recipe", "model", "model_recipe_name", "mr"),
+        nemo.recipe_of(options),
+    )
+    files = [read_keyed(file, source.folder) for file in source.named if not file.endswith(".py")]
+    collected.files += [file.name for file in files]
+    overrides = [*(nemo.values_of_files([((), file)]) for file in files), source.hydra]
+    found = [each for each in map(source.find, nemo.registries(source.folder, name or "")) if each]
+    if not any(name and source.collect_python(each, name, overrides) for each in found):
+        why = f"the recipe {name or 'that it names'} is not in the folder; it has all other values"
+        source.report_missing("recipe", why, option.place if option is not None else None)
+        nemo.collect_nemo(overrides, collected, environment)
+        collected.derived.pop("model.name", None)
+        nemo.collect_model_of_recipe(name, options, collected)
+    tuned = collected.derived.pop("devices", (None, ""))
+    with collected.overriding_files():
+        nemo.collect_performance_script(options, collected)
+    nodes, each = collected.count_or_default("nodes"), collected.count("devices_per_node")
+    devices = collected.count("devices") or (nodes * each if nodes and each else None)
+    if devices is None:
+        collected.derive("devices", *tuned)
+    elif tuned[0] not in (None, devices) and found[0] != nemo.REGISTRY:
+        why = f"the recipe has that of {tuned[0]} devices, which is scaled with their number"
+        collected.leave_open("global_batch", "recipe", why, source.launch.place)
     bridge = "recipe" in source.program or "experiment" in source.program
-    return "megatron-bridge" if bridge else "nemo"
+    return "megatron-bridge" if bridge or (name or "").endswith("_config") else "nemo"
 
 
 def _collect_others(source: LaunchSource) -> str | None:
@@ -336,11 +359,8 @@ LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
     (lambda each: starts_primus(each.program, each.launch.command.environment), _collect_primus),
     (_is_megatron, _collect_megatron),
     (lambda each: nemo_rl.is_program(each.program), _collect_nemo_rl),
+    (_is_recipe, _collect_recipe),
     (_is_nemo, _collect_nemo),
-    (
-        lambda each: bool({"tp", "pp", "ng", "model_recipe_name"} & each.keys),
-        _collect_performance_script,
-    ),
     (lambda each: True, _collect_others),
 )
 """How a command is recognized, and its reader: the first row that recognizes it reads it."""

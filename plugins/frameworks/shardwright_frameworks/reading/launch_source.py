@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from profiles.errors import DocumentError
+from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, read_options
 from shardwright_frameworks.frameworks import accelerate, maxtext, nemo
@@ -125,6 +125,17 @@ class LaunchSource:
                 if one is not None and one not in found and not one.endswith(".py"):
                     found.append(one)
         return found
+
+    def collect_python(self, name: str, function: str, overrides: list[nemo.Values]) -> bool:
+        """Collects the configuration that a function of a Python file gives; returns whether the
+        file has one of that name."""
+        try:
+            found = collect_python(
+                name, self.folder, self.collected, requested=function, overrides=overrides
+            )
+        except UnknownNameError:
+            return False
+        return found is not None
 
     def collect_deepspeed(self, named: str, place: Place | None = None) -> None:
         """Collects DeepSpeed's file."""

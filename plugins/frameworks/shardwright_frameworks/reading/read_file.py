@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from profiles.errors import UnknownNameError
+from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
@@ -15,11 +18,13 @@ from shardwright_frameworks.configs.python_recipe import PythonRecipes
 from shardwright_frameworks.configs.python_values import PythonValues
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
+    maxtext,
     model_config,
     nanotron,
     nemo,
     other_yaml,
     python_config,
+    verl,
 )
 from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.reading.keyed_frameworks import (
@@ -29,7 +34,9 @@ from shardwright_frameworks.reading.keyed_frameworks import (
     section_of,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder
-from shardwright_frameworks.shell.text_marks import Place
+from shardwright_frameworks.shell.text_marks import Place, UnknownValue
+
+_EXPORT = re.compile(r"\s*export\s+([A-Z][A-Z0-9_]*)=")
 
 
 def collect_keyed(
@@ -57,8 +64,10 @@ def collect_keyed(
         file=file, folder=folder, collected=collected, parts=hydra.parts, overrides=overrides or {}
     )
     framework = keyed_framework(file)
-    if framework is None and len(hydra.parts) > 1 and nemo.is_nemo(list(source.values)):
-        framework = FRAMEWORKS["nemo"]
+    if framework is None and len(hydra.parts) > 1:
+        is_verl = verl.is_verl("", source.values)
+        is_known = is_verl or nemo.is_nemo(list(source.values))
+        framework = FRAMEWORKS["verl" if is_verl else "nemo"] if is_known else None
     if framework is None:
         return None
     used: Sequence[KeyedFile] = (file,)
@@ -77,6 +86,7 @@ def collect_keyed(
 def read_keyed_config(name: str, folder: ConfigFolder) -> Collected | None:
     """The findings of a configuration file; None where it is none."""
     collected = Collected()
+    folder = replace(folder, environment=_set_by_scripts(folder.path_of(name)))
     framework = collect_keyed(name, folder, collected)
     if framework is None:
         return None
@@ -84,6 +94,17 @@ def read_keyed_config(name: str, folder: ConfigFolder) -> Collected | None:
     collect_model_file(folder, collected, name)
     complete(collected, {})
     return collected
+
+
+def _set_by_scripts(file: Path) -> dict[str, UnknownValue]:
+    """Variables that scripts in a file's folder, or the folder above, set for its runs: defaults
+    that the file has for them are not the run's."""
+    found: dict[str, UnknownValue] = {}
+    for script in (each for place in file.parents[:2] for each in sorted(place.glob("*.sh"))):
+        for number, line in enumerate(script.read_text(errors="replace").splitlines(), 1):
+            if (one := _EXPORT.match(line)) is not None:
+                found[one[1]] = UnknownValue("script", one[1], Place(script.name, number))
+    return found
 
 
 def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) -> None:
@@ -153,6 +174,17 @@ def collect_python(
     file = read_python(name, folder.text(name) or "")
     path = folder.path_of(name)
     recipes = PythonRecipes()
+    models = maxtext.registered(file)
+    if requested in models:
+        collected.files.append(name)
+        maxtext.collect_maxtext(models[requested], collected)
+        return "maxtext"
+    if models and requested is None:
+        raise DocumentError(
+            f"{name}: a registry of {len(models)} benchmarks; name one, as {name}:{min(models)}"
+        )
+    if models:
+        raise UnknownNameError("model", requested or "", sorted(models), where=name)
     if requested is not None:
         defined = recipes.defined(path, file, requested)
         if defined is None:
@@ -160,7 +192,7 @@ def collect_python(
             raise UnknownNameError("function", requested, known, where=name)
         path, file, requested = defined
     framework = python_config.python_framework(file)
-    if framework is None and requested is not None:
+    if framework is None and requested is not None and requested in file.functions:
         # A function that only changes another file's configuration.
         recipes.configuration(path, file, requested)
         read = [each for each in recipes.files.values() if each is not None]

@@ -61,6 +61,11 @@ class ConfigFolder:
             return None
         return self.texts[name]
 
+    def text_from_root(self, name: str) -> str | None:
+        """The text of a file at its path in the folder, or in a folder above it."""
+        found = self.text(name)
+        return self.texts[name] if found is None and self._above(name) else found
+
     def find(self, path: str, *, near: str = "") -> str | None:
         """The file that a path in a configuration names: as written, in the folder of the file
         that names it, or the only one of that name in the folder. None where there is none."""

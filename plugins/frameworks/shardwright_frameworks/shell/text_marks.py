@@ -52,7 +52,8 @@ class UnknownValue:
           `required`: a variable without which the script ends (`${NAME:?}`);
           `runtime`: set by a scheduler or launcher; `output`: printed by a command;
           `branch`, `loop`: set in branches or loops, which are not followed;
-          `expression`: an arithmetic or parameter expression that is not computed
+          `expression`: an arithmetic or parameter expression that is not computed;
+          `script`: set by a script that the imported file does not name
     name  the variable, command or expression
     """
 
@@ -72,6 +73,7 @@ class UnknownValue:
             "branch": f"{self.name} depends on a condition, which is not followed",
             "loop": f"{self.name} changes in a loop, which is not followed",
             "expression": f"`{self.name}` is not computed",
+            "script": f"a script sets {self.name}; import the one that starts the run",
         }
         return f"{reasons[self.kind]} ({self.place})"
 

@@ -562,3 +562,227 @@ def test_stages_of_unequal_layers_are_named(tmp_path: Path) -> None:
     )
     assert [one.option for one in run.unused] == ["--decoder-first-pipeline-num-layers"]
     assert not [one for one in run.contradictions if one.field == "pp"]
+
+
+def test_a_variable_that_a_script_sets_has_no_default_of_the_file(tmp_path: Path) -> None:
+    """As MLPerf's folders: conf/custom.yaml, whose variables config_*.sh sets."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "config_A.sh").write_text("export CHUNKS=6\nexport FP8=True\n")
+    text = (
+        "trainer: {devices: 8, precision: bf16}\nmodel:\n  tensor_model_parallel_size: 4\n"
+        "  virtual_pipeline_model_parallel_size: ${oc.decode:${oc.env:CHUNKS,12}}\n"
+        "  pipeline_model_parallel_size: ${oc.decode:${oc.env:STAGES,8}}\n"
+        "  micro_batch_size: 1\n  fp8: ${oc.decode:${oc.env:FP8,False}}\n"
+    )
+    for run in (read(tmp_path / "conf", "a.yaml", text), read_config(tmp_path)):
+        assert (run.tp, run.pp, run.vpp, run.precision) == (4, 8, None, None)
+        assert not {"vpp", "precision"} & run.defaults.keys()
+        assert "a script sets CHUNKS" in " ".join(one.why for one in run.unresolved)
+
+
+def test_verl_s_own_tree_answers_for_a_command(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    tree = tmp_path / "verl/trainer/config"
+    for name, text in {
+        "ppo_trainer.yaml": (
+            "defaults:\n  - model_engine: dp\n  - actor@actor_rollout_ref.actor: "
+            "${model_engine}_actor\n  - rollout@actor_rollout_ref.rollout: rollout\n"
+            "  - _self_\ndata: {train_files: a, max_prompt_length: 512, max_response_length: 256}\n"
+            "trainer: {nnodes: 1, n_gpus_per_node: 8}\n"
+        ),
+        "ppo_megatron_trainer.yaml": (
+            "defaults:\n  - ppo_trainer\n  - override model_engine: megatron\n  - _self_\n"
+        ),
+        "model_engine/dp.yaml": "model_engine: dp\n",
+        "model_engine/megatron.yaml": "# @package _global_\nmodel_engine: megatron\n",
+        "engine/fsdp.yaml": "dtype: bfloat16\nulysses_sequence_parallel_size: 1\n",
+        "engine/megatron.yaml": "tensor_model_parallel_size: 1\nuse_distributed_optimizer: true\n",
+        "actor/dp_actor.yaml": (
+            "defaults:\n  - ../engine@fsdp_config: fsdp\n  - actor\n  - _self_\n"
+        ),
+        "actor/megatron_actor.yaml": (
+            "defaults:\n  - ../engine@megatron: megatron\n  - actor\n  - _self_\n"
+        ),
+        "actor/actor.yaml": "ppo_mini_batch_size: 64\nppo_micro_batch_size_per_gpu: null\n",
+        "rollout/rollout.yaml": "tensor_model_parallel_size: 2\nn: 1\n",
+        "sft_trainer_engine.yaml": (
+            "defaults:\n  - engine@engine: fsdp\n  - _self_\n"
+            "data: {train_files: a, use_dynamic_bsz: true, train_batch_size: 256}\n"
+            "trainer: {nnodes: 1, n_gpus_per_node: 1}\n"
+        ),
+    }.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    run = read_config(tree / "ppo_trainer.yaml")
+    assert (run.framework, run.tp, run.zero_stage, run.global_batch) == ("verl", None, None, 64)
+    assert (run.defaults["tp"].value, run.seq_len, run.devices) == (1, 768, 8)
+    run = read_config(tree / "ppo_megatron_trainer.yaml")
+    assert (run.framework, run.tp, run.zero_stage) == ("verl", 1, 1)
+    (tmp_path / "examples").mkdir()
+    actor = "actor_rollout_ref.actor"
+    command = (
+        "LAUNCH=(python3)\nif [ $A = 1 ]; then LAUNCH=(uv run python3); fi\n"
+        f'"${{LAUNCH[@]}}" -m verl.trainer.main_ppo model_engine=megatron trainer.nnodes=2 '
+        f"{actor}.megatron.tensor_model_parallel_size=4 actor_rollout_ref.rollout.n=8\n"
+    )
+    run = read(tmp_path / "examples", "a.sh", command)
+    assert (run.tp, run.devices, run.global_batch, run.seq_len) == (4, 16, 512, 768)
+    command = "torchrun --nproc_per_node=4 -m verl.trainer.sft_trainer engine=fsdp\n"
+    run = read(tmp_path / "examples", "b.sh", command)
+    assert (run.devices, run.global_batch, run.micro_batch) == (4, 256, None)
+    run = read(tmp_path / "examples", "c.sh", command.replace("=fsdp", "=mlite engine.tp=2"))
+    assert (run.tp, "zero_stage" in run.defaults) == (2, False)
+
+
+REGISTRY = """from benchmarks.benchmark_utils import MaxTextModel, _add_to_model_dictionary
+
+small = _add_to_model_dictionary(
+    models,
+    MaxTextModel(
+        model_name="llama2-7b-4096",
+        model_type="llama2-7b",
+        tuning_params={
+            "per_device_batch_size": 4,
+            "ici_fsdp_parallelism": 1,
+            "ici_fsdp_transpose_parallelism": -1,
+            "remat_policy": "full",
+            "max_target_length": 4096,
+        },
+    ),
+)
+"""
+
+
+def test_a_benchmark_of_maxtext_s_registry(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "benchmarks").mkdir()
+    path = tmp_path / "benchmarks/maxtext_trillium_model_configs.py"
+    path.write_text(REGISTRY)
+    run = read_config(f"{path}:llama2_7b_4096")
+    assert (run.framework, run.zero_stage, run.dp, run.seq_len) == ("maxtext", 3, None, 4096)
+    with pytest.raises(DocumentError, match="a registry of 1 benchmarks"):
+        read_config(path)
+    command = (
+        "python3 -m benchmarks.benchmark_runner xpk --device_type v6e-256 --num_slices 2 "
+        "--model_name=llama2_7b_4096"
+    )
+    run = read(tmp_path, "a.sh", f"{command}\n")
+    assert (run.devices, run.dp, run.global_batch, run.contradictions) == (512, 512, 2048, ())
+
+
+def test_a_launcher_of_megatron_bridge_starts_the_recipe_of_its_tree(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    tree = tmp_path / "src/megatron/bridge"
+    body = (
+        "from megatron.bridge.peft.lora import LoRA\n\n\ndef {}():\n"
+        "    cfg = ConfigContainer(model=Provider(), train=TrainingConfig())\n"
+        "    cfg.model.tensor_model_parallel_size = 2\n"
+        "    cfg.model.pipeline_model_parallel_size = 4\n    cfg.train.global_batch_size = 64\n"
+        "    cfg.train.micro_batch_size = 1\n    cfg.peft = LoRA()\n    return cfg\n"
+    )
+    for name, text in {
+        "recipes/__init__.py": "from megatron.bridge.recipes.llama import *\n",
+        "recipes/llama/__init__.py": "from .llama3 import llama3_8b_peft_config\n",
+        "recipes/llama/llama3.py": body.format("llama3_8b_peft_config"),
+        "perf_recipes/llama/h100.py": body.format("llama3_8b_pretrain_16gpu_h100_fp8cs_config"),
+    }.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    start = "bash scripts/training/train.sh --nodes 2 --gpus-per-node 8"
+    (tmp_path / "scripts/training").mkdir(parents=True)
+    (tmp_path / "scripts/training/train.sh").write_text(
+        'exec uv run python "${SCRIPT_DIR}/setup_experiment.py" "$@"\n'
+    )
+    run = read(tmp_path, "a.sh", f"{start} --model llama3_8b --mode lora -tp 4\n")
+    assert (run.framework, run.tp, run.pp, run.devices) == ("megatron-bridge", 4, 4, 16)
+    assert (run.global_batch, run.model.lora_rank) == (64, 32)
+    command = (
+        "python scripts/performance/setup_experiment.py -m llama -mr llama3_8b -ng 16 -g h100 "
+        "-c fp8_cs"
+    )
+    run = read(tmp_path, "b.sh", f"{command}\n")
+    assert (run.tp, run.pp, run.devices, run.precision, run.global_batch) == (2, 4, 16, "fp8", 64)
+    recipe = "llama3_8b_pretrain_16gpu_h100_fp8cs_config"
+    run = read(tmp_path, "c.sh", f"{start.replace('2', '4', 1)} --recipe {recipe}\n")
+    assert (run.devices, run.global_batch) == (32, None)
+
+
+def test_classes_of_nanotron_are_no_run(tmp_path: Path) -> None:
+    text = "from nanotron.config import Config\n\nclass A(Config):\n    model: int = 1\n"
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "config.py", text)
+
+
+def test_a_file_that_its_command_shards(tmp_path: Path) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: lora\ncutoff_len: 512\nbf16: true\n"
+    run = read(tmp_path, "sft_fsdp.yaml", text)
+    assert (run.framework, run.zero_stage, "zero_stage" in run.defaults) == (
+        "llama-factory", None, False,
+    )  # fmt: skip
+    assert read(tmp_path, "sft.yaml", text).defaults["zero_stage"].value == 0
+
+
+def test_a_rank_without_an_adapter_has_no_effect(tmp_path: Path) -> None:
+    text = "base_model: Qwen/Qwen3-8B\ndatasets: [{path: a}]\nsequence_len: 512\nlora_r: 64\n"
+    run = read(tmp_path, "a.yml", f"{text}adapter:\n")
+    assert (run.framework, run.model.lora_rank) == ("axolotl", None)
+    assert [one.option for one in run.unused] == ["lora_r"]
+    assert [run.defaults[key].value for key in ("zero_stage", "optimizer")] == [
+        0, "adamw_torch_fused",
+    ]  # fmt: skip
+    assert read(tmp_path, "b.yml", f"{text}adapter: qlora\n").model.lora_rank == 64
+
+
+def test_adapters_of_ms_swift_on_megatron_have_its_rank(tmp_path: Path) -> None:
+    command = "megatron sft --model Qwen/Qwen3-8B --tensor_model_parallel_size 2"
+    run = read(tmp_path, "a.sh", f"NPROC_PER_NODE=2 {command} --tuner_type lora\n")
+    assert (run.framework, run.model.lora_rank) == ("ms-swift", 8)
+    run = read(tmp_path, "b.sh", f"NPROC_PER_NODE=2 {command} --tuner_type full --lora_rank 4\n")
+    assert run.model.lora_rank is None
+    assert read(tmp_path, "c.sh", f"NPROC_PER_NODE=2 {command}\n").model.lora_rank is None
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "expected"),
+    [("block", 0, ("none", None)), ("block", 2, ("full", 2)), ("uniform", 1, ("full", None))],
+)
+def test_layers_that_run_again_are_those_of_the_method_block(
+    tmp_path: Path, method: str, layers: int, expected: tuple[str, int | None]
+) -> None:
+    text = (
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: qwen3_8B.yaml\n"
+        "    overrides:\n      tensor_model_parallel_size: 1\n      micro_batch_size: 1\n"
+        f"      recompute_granularity: full\n      recompute_method: {method}\n"
+        f"      recompute_num_layers: {layers}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.recompute, run.recompute_layers) == expected
+    options = f"--recompute-granularity full --recompute-method {method}"
+    run = read(tmp_path, "a.sh", f"{MEGATRON} {options} --recompute-num-layers {layers}\n")
+    assert (run.recompute, run.recompute_layers) == expected
+
+
+def test_a_global_scale_of_maxtext_scales_the_model(tmp_path: Path) -> None:
+    words = (
+        "base_emb_dim=2048 base_num_query_heads=16 base_mlp_dim=7168 base_num_decoder_layers=16 "
+        "global_parameter_scale=32 ici_tensor_parallelism=4 ici_fsdp_parallelism=-1 "
+        "per_device_batch_size=3 max_target_length=2048"
+    )
+    run = read(tmp_path, "a.sh", f"python3 -m maxtext.trainers.pre_train.train base.yml {words}\n")
+    model = run.model
+    assert (model.num_layers, model.hidden_size, model.num_heads) == (32, 2048 * 4, 16 * 4)
+    assert (model.ffn_size, run.micro_batch) == (7168 * 4, 12)
+
+
+def test_answers_belong_to_the_length_of_ms_swift(tmp_path: Path) -> None:
+    command = "megatron rlhf --rlhf_type grpo --model Qwen/Qwen3-8B --max_length 1024"
+    run = read(tmp_path, "a.sh", f"NPROC_PER_NODE=2 {command} --max_completion_length 2048\n")
+    assert run.seq_len == 3072
+    run = read(tmp_path, "b.sh", f"NPROC_PER_NODE=2 {command.replace('megatron', 'swift')}\n")
+    assert run.seq_len == 1536
+
+
+def test_published_weights_in_few_bits_are_named(tmp_path: Path) -> None:
+    text = "model_name_or_path: A/Llama-3-8B-GPTQ\nfinetuning_type: lora\ncutoff_len: 512\n"
+    run = read(tmp_path, "a.yaml", text)
+    assert [one.why.partition(":")[0] for one in run.unresolved] == ["GPTQ"]

@@ -35,7 +35,8 @@ def test_swift_trains_an_adapter_unasked(
     run = read(tmp_path, SWIFT + words)
     assert run.model.lora_rank == rank
     assert [each.option for each in run.unresolved] == open_
-    assert not {"micro_batch", "precision", "optimizer"} & set(run.defaults)
+    assert "precision" not in run.defaults
+    assert (run.answer("micro_batch"), run.answer("optimizer")) == (1, "adamw_torch")
     assert run.answer("recompute") == "full"  # of swift/trainers/arguments.py
 
 
