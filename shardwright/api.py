@@ -1,4 +1,4 @@
-"""The Python twins of the commands: the same words, values in and out, nothing printed.
+"""The Python functions of the commands: same names, values in and out, nothing printed.
 
 The plug-in `frameworks` adds those that read or write files of other frameworks. A result prints
 like its command, in a notebook too, and has `table()` and `to_pandas()`

@@ -1,4 +1,4 @@
-"""The lower bound of a cell: what no plan of it can beat.
+"""The lower bound of a cell: no plan of the cell has a smaller step time.
 
 Symbols as in chain/problem.py; W is the time of all blocks for one micro-batch with every block
 at its fastest strategy, b_last the last block's, R the least time per micro-batch that the busiest

@@ -1,6 +1,5 @@
-"""Memory of a cell, from the simulator's own formulas: what every range of blocks holds, what any
-plan must hold at least, and how many micro-batches each stage keeps.
-"""
+"""Memory of a cell, from the simulator's formulas: of stages with any range of blocks, a lower
+bound for all plans, and the micro-batches in flight."""
 
 from __future__ import annotations
 

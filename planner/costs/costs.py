@@ -1,4 +1,5 @@
-"""The planner's prices, taken from the simulator: one cell's partition problem and its plan.
+"""Costs of the search block by block, from the simulator: the partition problem of a cell, and the
+plan and prediction of a partition.
 
 Everything that a cell's problem needs is priced by the functions that `traced.predict` uses, so
 that a partition's step time is the prediction's: exactly for one pipeline rank and for 1f1b with

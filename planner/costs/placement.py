@@ -1,4 +1,4 @@
-"""Which pipeline ranks of a cell are alike: the same device, groups of the same shape."""
+"""Groups of pipeline ranks with equal costs: equal devices, and process groups of equal shape."""
 
 from __future__ import annotations
 

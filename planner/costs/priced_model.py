@@ -1,4 +1,4 @@
-"""A traced model's chain priced for one micro-batch, tp degree and place on the cluster.
+"""Costs of a traced model's chain for one micro-batch, tp degree and place on the cluster.
 
 The figures are those that the simulator's prediction of a plan adds up (traced/predict.py,
 memory.py, step_tail.py), laid out per kind of block and strategy, so that a partition of the chain

@@ -1,5 +1,5 @@
-"""The partition problem of a cell whose step only the timeline gives: ranks hold several stages in
-turn or in a V, or split the backward.
+"""The partition problem of a cell whose step time needs the timeline: interleaved stages, stages in
+a V, or a split backward.
 
 A chain of blocks is cut into p x v contiguous stages, with one strategy per block; virtual stage s
 is on the rank that the schedule names: s itself with one stage per rank, s mod p with several in

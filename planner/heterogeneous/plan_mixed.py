@@ -1,4 +1,4 @@
-"""`plan_mixed`: the best plan on devices of several types, with replicas that differ or alike."""
+"""`plan_mixed`: the best plan on devices of several types, with equal or unequal replicas."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The search over tensor-parallel degree, micro-batch, ZeRO stage and number of replicas, which
-differ: stages, shares and unused devices are chosen inside (`shares.share_out`).
+"""The search over plans with unequal replicas: tensor-parallel degree, micro-batch, ZeRO stage and
+number of replicas. Stages, shares and unused devices are chosen inside (`shares.share_out`).
 
 Every key has a lower bound that no prediction undercuts. The key with the least is taken, its bound
 sharpened, and it is solved if it still has the least; each plan is finally timed by the simulator

@@ -1,4 +1,4 @@
-"""`RunGoal`: the whole run that a layout makes of its nodes and its step, and what is least of it.
+"""`RunGoal`: duration, dollars and energy of the whole run of a layout, and the one to minimize.
 
 With n nodes of d devices and steps of T seconds, a run of K steps takes
 

@@ -1,4 +1,4 @@
-"""`RunOutlook`: what a sized run takes and costs, each with its 90 % interval, by simulation."""
+"""`RunOutlook`: duration and cost of a sized run with 90 % intervals, by simulation."""
 
 from __future__ import annotations
 

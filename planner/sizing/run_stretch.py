@@ -1,4 +1,5 @@
-"""Wall-clock of a long run over its steady steps by nodes, in closed form: for ranking only.
+"""Wall time of a long run divided by its steady step time, by number of nodes, in closed form: for
+ranking only.
 
 Per simulated cluster what goodput/reliability.py says, times a step of its 90 % interval; of all
 clusters the median, and what is exceeded with the probability that a limit may be. At numbers of

@@ -1,4 +1,4 @@
-"""`SizeAnswer`: what to rent, how sure that is, and what else was looked at."""
+"""`SizeAnswer`: what to rent, with its probabilities and the alternatives."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`runs_beside`: fewer and more nodes than the best, each with its fastest layout; `front_of`:
-those that no other beats in days, dollars, energy and devices at once."""
+"""`runs_beside`: fewer and more nodes than the best, each with its fastest layout. `front_of`: the
+Pareto front in days, dollars, energy and devices."""
 
 from __future__ import annotations
 

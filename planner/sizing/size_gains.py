@@ -1,5 +1,5 @@
-"""`gains_of`: what the next node, dollar, GB/s, GiB and point of MFU bring, each solved anew on the
-device, framework and batch of the best run."""
+"""`gains_of`: the gain of one more node, dollar, GB/s, GiB or point of MFU, each from a separate
+search with the device, framework and batch of the best run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which limit a run meets, and where none keeps them all the least changes under which one does."""
+"""The binding limit of a run, and, if no run keeps all limits, the least changes of limits with
+which one does."""
 
 from __future__ import annotations
 

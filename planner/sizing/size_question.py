@@ -1,4 +1,4 @@
-"""`SizeQuestion`: a training run of which some of tokens, time, dollars and devices are unknown."""
+"""`SizeQuestion`: a training run with some of tokens, time, dollars and devices unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer to a sizing question: searched, proven, simulated, and what would change it."""
+"""The answer to a sizing question: search, proof, simulation and sensitivities."""
 
 from __future__ import annotations
 

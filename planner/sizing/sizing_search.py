@@ -1,4 +1,4 @@
-"""`size_device`: for a type of device the best number of nodes, layout, framework and batch.
+"""`size_device`: the best number of nodes, layout, framework and batch for a device type.
 
 One search over layouts (planner/layout/layout_search.py) with the whole run as its goal answers for
 every number of nodes at once (run_goal.py). The frameworks and batches of a device are searched one

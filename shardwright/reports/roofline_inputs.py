@@ -1,4 +1,4 @@
-"""Finding what a roofline needs again: the model's trace and the cluster of the plan."""
+"""The inputs of a roofline from a plan file: the model's trace and the cluster."""
 
 from __future__ import annotations
 

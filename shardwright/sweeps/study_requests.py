@@ -1,4 +1,4 @@
-"""`StudyRequests`: every question of a study with the content that its words name, and its rows."""
+"""`StudyRequests`: every question of a study with all its inputs, and its rows."""
 
 from __future__ import annotations
 

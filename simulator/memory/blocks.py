@@ -1,5 +1,5 @@
-"""Memory of the ranks of a plan, from its blocks' bytes and its timeline: what is there all step
-long, and what comes and goes with the actions."""
+"""Memory of the ranks of a plan, from its blocks and its timeline: lasting memory, and memory that
+changes with the actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank of our executor holds all step long, from the parameters of its traced blocks."""
+"""Lasting memory of a rank of our executor, from the parameters of its traced blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank holds all step long: parameters, gradients and the optimizer's states."""
+"""Lasting memory of a rank of a layout: parameters, gradients and the optimizer's states."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
 }
 # Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
 _BETWEEN_UPDATES = ("param_offload", "optimizer_offload", "grad_offload")
-# Of verl's own files: types of weights, and what its Megatron engine does in any case.
+# Files of verl: types of weights, and fixed settings of its Megatron engine.
 _IMPLIED = ("reshard_after_forward", "model_dtype", "hybrid_engine", "recompute_modules")
 _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
     "path": ("model.name", text_of),
