@@ -212,7 +212,7 @@ def run(
 ) -> Measurement:
     """Run the plan in a file on this machine; `model` names it where the plan's name does not.
 
-    device  cpu or cuda; "": GPUs for a plan for GPUs where this machine has some, else the CPU
+    device  cpu or cuda; "": cuda for a GPU plan if this machine has GPUs, otherwise cpu
     """
     from executor.launch import run_plan
 

@@ -23,7 +23,7 @@ def plan(
     options: PlanOptions,
     imported: Annotated[
         Path | None,
-        typer.Option("--from", help="rank the single changes of this imported run"),
+        typer.Option("--from", help="rank single changes of an imported run by their gain"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", help="plan file to write; a folder for sweeps")
