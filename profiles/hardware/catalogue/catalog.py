@@ -192,7 +192,7 @@ def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
             "devices, 4xh100-sxm for four devices of one node, or the path of a cluster file"
         )
     first, second, name = match.groups()
-    name, each, design = _cloud_node(name)
+    name, each, link, shared_by = _cloud_node(name)
     if each and second:
         raise InputError(
             f"--on {text!r}: {match[3]} is {each} devices already; write {first}x{match[3]}"
@@ -213,23 +213,24 @@ def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
             "the cluster in a file"
         )
     group = NodeGroup(count=nodes, devices_per_node=per_node, device=get_device(file.name))
-    return group, replace(file.node, **design)
+    network = replace(file.node, outer_link=link, outer_shared_by=shared_by) if link else file.node
+    return group, network
 
 
-def _cloud_node(name: str) -> tuple[str, int, dict[str, Any]]:
-    """Device, devices and network of a cloud's node or slice: `p5.48xlarge` (data/instances.toml),
-    `v5p-64` (v3, v4 and v5p are counted in cores, two a chip; docs.cloud.google.com/tpu/docs).
-    Other names are a device's, with 0."""
+def _cloud_node(name: str) -> tuple[str, int, str, int]:
+    """Device, number of devices, network link and devices that share it, of a cloud's node or
+    slice: `p5.48xlarge` (data/instances.toml), `v5p-64` (v3, v4 and v5p are counted in cores, two a
+    chip; docs.cloud.google.com/tpu/docs). Other names are a device's, with 0 and no link."""
     plain = re.sub(r"[\s_]+", "-", name).removeprefix("standard-")
     if (found := _SLICE.match(plain)) is not None:
         cores = 2 if found[1] in ("v3", "v4", "v5p") else 1
-        return f"tpu-{found[1].replace('v5litepod', 'v5e')}", max(1, int(found[2]) // cores), {}
+        chips = max(1, int(found[2]) // cores)
+        return f"tpu-{found[1].replace('v5litepod', 'v5e')}", chips, "", 1
     entry = read_mapping(DATA / "instances.toml").get(plain)
     if entry is None:
-        return name, 0, {}
+        return name, 0, "", 1
     count, _, device = entry["nodes"].partition("x")
-    network = {"outer_link": entry.get("link"), "outer_shared_by": entry.get("shared_by", 1)}
-    return device, int(count), network if "link" in entry else {}
+    return device, int(count), entry.get("link", ""), entry.get("shared_by", 1)
 
 
 def _assembled(

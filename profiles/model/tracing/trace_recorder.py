@@ -272,8 +272,8 @@ class Recorder(TorchDispatchMode):
         return weighted
 
     def note_handed_on(self, outputs: list[Any]) -> None:
-        """Outputs of a module that a stage runs as a whole. A stage without it must receive all of
-        them, including those that depend on no parameter (T5's zeros for relative positions)."""
+        """Outputs of a module that a stage runs as a whole. A stage without the module must receive
+        all of them, also constants (T5's zeros for relative positions)."""
         for x in outputs:
             record = self.storage_of(x) if isinstance(x, Tensor) else None
             if record is not None and self.phase is Phase.FORWARD:

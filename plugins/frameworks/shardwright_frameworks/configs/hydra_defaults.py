@@ -98,7 +98,7 @@ class _Walk:
             if not head and "@" in option:  # `file@package`
                 option, _, package = option.partition("@")
             taken = self.options.get(group, option) if head else option.lstrip("/")
-            taken = _CHOICE.sub(lambda found: picked.get(found[1], found[0]), taken)
+            taken = _CHOICE.sub(lambda match: picked.get(match[1], match[0]), taken)
             picked[group] = taken
             below = package or head.strip("/").replace("/", ".")
             entries.append((group, taken, below, "optional" in marks))

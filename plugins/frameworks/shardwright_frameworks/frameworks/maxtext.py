@@ -249,7 +249,7 @@ def _axes(given: Given, collected: Collected) -> None:
         collected.set("zero_stage", 3, where, "ici_fsdp_parallelism")
     elif fully == 1 and place is not None and not _shards_otherwise(collected):
         collected.set("zero_stage", 0, place, "ici_fsdp_parallelism")
-    # Slices without an axis of their own are copies.
+    # Slices that no axis names are copies.
     by_devices = "dcn_data_parallelism" not in given and collected.count("devices") is not None
     filled = (
         left

@@ -75,7 +75,7 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
 }
 # Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
 _BETWEEN_UPDATES = ("param_offload", "optimizer_offload", "grad_offload")
-# Files of verl: types of weights, and fixed settings of its Megatron engine.
+# verl's files: types of weights, and settings that its Megatron engine always uses.
 _IMPLIED = ("reshard_after_forward", "model_dtype", "hybrid_engine", "recompute_modules")
 _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
     "path": ("model.name", text_of),
@@ -135,7 +135,7 @@ def collect_verl(
     given = {
         path: (resolved(path, written, environment or {}), place)
         for path, (_, place) in (*((p, v) for p, v in base.items() if p not in own), *own.items())
-        # Ranks are those that torchrun starts.
+        # torchrun starts the ranks.
         if path in own or not (written[path] is None or (launched and path[0] == "trainer"))
     }
     megatron = _is_megatron(given, config)
