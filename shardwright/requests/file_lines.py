@@ -15,7 +15,7 @@ def with_lines(message: str, path: Path, text: str) -> str:
 
     In a list over several lines: the line of the first value that the message quotes.
 
-    >>> with_lines("job[0].tokens: no unit", Path("a.toml"), "[[job]]\ntokens = '1'")
+    >>> with_lines("job[0].tokens: no unit", Path("a.toml"), "[[job]]\\ntokens = '1'")
     'a.toml, line 2: job[0].tokens: no unit'
     """
     lines = text.splitlines()
