@@ -40,11 +40,11 @@ _OTHERS = 4  # blocks that are not of the repeated kind: five have 52 groupings,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainTotals:
-    """What the bound of a cell needs to know of its chain of blocks, at the fastest strategies.
+    """Sums over the chain of blocks for the bound of a cell, at the fastest strategies.
 
-    total_s, busiest_s, last_s   W, R, b_last
-    send_s    least time of one crossing between stages, there and back
-    tail_s, any_tail_s   least time of the first, of any stage after its last backward
+    total_s, busiest_s, last_s  W, R, b_last
+    send_s          least time of one crossing between stages, forward and back
+    tail_s, any_tail_s  least time of the first, and of any stage, after its last backward
     """
 
     total_s: float
@@ -56,7 +56,7 @@ class ChainTotals:
 
 
 def lower_bound(cell: Cell, totals: ChainTotals) -> float:
-    """Seconds that no plan of the cell can beat."""
+    """Lower bound in seconds on every plan of the cell."""
     p, m, t = cell.degrees.pp, cell.num_microbatches, totals
     if cell.needs_timeline:
         through = 0.0
