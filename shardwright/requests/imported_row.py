@@ -27,7 +27,7 @@ def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
         cluster = get_cluster(on)
         kinds = {group.device.name for group in cluster.groups}
         if len(kinds) > 1:
-            raise InputError(f"{on}: an imported run is on devices of one kind")
+            raise InputError(f"{on}: an imported run needs devices of one type")
         device, devices = kinds.pop(), cluster.num_devices
     if not device and not run.device:
         raise InputError(
