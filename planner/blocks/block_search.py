@@ -16,6 +16,7 @@ from planner.space import LayoutContext, divisors
 from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.graph import SCAN
 from profiles.sourced import Sourced
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan_file import PlanFile
@@ -157,6 +158,12 @@ def _context(traced: Traced, cluster: Cluster, workload: Workload) -> LayoutCont
         assumed.append(
             f"what runs in {', '.join(values)} hangs on values: `all()` is taken to hold and "
             "`any()` not to, other answers take another time"
+        )
+    scans = {b.label for b in graph.blocks if any(op.name == SCAN for op in b.forward_ops)}
+    if scans:
+        assumed.append(
+            f"the recurrence over tokens in {', '.join(sorted(scans))} is priced as one kernel "
+            "(install mamba-ssm or RWKV's CUDA kernel; transformers' own loop is far slower)"
         )
     return LayoutContext(
         rules=block_rules(),

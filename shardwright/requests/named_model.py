@@ -14,6 +14,7 @@ from profiles.model.loaders import (
     TEXT_PART,
     ModelSpec,
     need_to_build,
+    position_count,
     resolve_model,
 )
 
@@ -67,9 +68,7 @@ def sample_of(model: str, seq: int | None) -> Sample:
     if seq is not None:
         return Sample(sequence_length=seq, assumptions=joined)
     config = spec.config["text_config"] if joined else spec.config
-    limit = config.get("max_position_embeddings") or config.get("n_positions") or DEFAULT_SEQUENCE
-    limit = config.get("max_target_positions") or limit
-    chosen = min(int(limit), DEFAULT_SEQUENCE)
+    chosen = min(position_count(config) or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
     assumed = (*joined, f"sequence length {chosen} (--seq)")
     return Sample(sequence_length=chosen, assumptions=assumed)
 

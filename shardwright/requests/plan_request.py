@@ -26,7 +26,6 @@ from shardwright.requests.plan_choices import (
     requested_options,
     step_optimizer,
 )
-from shardwright.requests.plan_route import trace_blocks
 from shardwright.requests.price_request import price_notes
 from shardwright.requests.report_paths import ReportPaths
 from shardwright.requests.usual_batch import UsualBatch, usual_batch
@@ -116,8 +115,9 @@ def plan_batch(model: str, seq: int | None, *, adapters: bool = False) -> UsualB
     try:
         parameters: float = described_of(model, seq).figures.parameters
     except (InputError, TraceError):  # not a transformer: planned block by block
-        work = Workload(global_batch=1, sequence_length=length)
-        parameters = trace_blocks(model, work).at(2).full_parameter_count
+        from profiles.model.building.build import parameter_count
+
+        parameters = parameter_count(resolve_model(model), length)
     return usual_batch(model, parameters, length, adapters=adapters)
 
 

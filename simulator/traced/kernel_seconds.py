@@ -3,7 +3,7 @@
     product     hypot(work / (peak x share) x small, bytes / (bandwidth x share)) + reordering
     depthwise   hypot(work / (float32 peak x share), bytes / (bandwidth x share)) x slower,
                 of strides and of kernels larger than 5 x 5
-    others      bytes / (bandwidth x share)
+    others      bytes / (bandwidth x share) + work / float32 peak (of a scan over the tokens)
 
 and each kernel that does work begins `start` after the one before it. A convolution is the product
 that it equals (implicit GEMM: Chetlur et al., cuDNN, arXiv 1410.0759). `small` is what a product
@@ -216,7 +216,7 @@ def _moving_s(kernel: Kernel, x: KernelArrays, values: Values) -> Array:
     if kernel in _BY_PASS:
         return moved_s / _by_pass(x, values, f"bytes.{_name(kernel)}")
     # Nothing is read faster than memory gives it: what lies in the cache is counted there.
-    return moved_s / min(1.0, values[f"bytes.{_name(kernel)}"])
+    return moved_s / min(1.0, values[f"bytes.{_name(kernel)}"]) + x.flop / x.float_rate
 
 
 def seconds_in_step(
