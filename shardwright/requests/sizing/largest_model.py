@@ -1,4 +1,4 @@
-"""The largest model of a list that a budget and a deadline allow: the model size as the unknown."""
+"""`size` for a list of models: the largest one within budget and deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SizeSolver`: flags of `size` to its answer, phases of a run among them, on several processes."""
+"""`SizeSolver`: from flags of `size`, or phases of a run, to an answer, on several processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SETTLED = 2e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """A question as it was answered; `found` of every type of device.
+    """An answered request; `found` has the result of every device type.
 
     published  the published run of the model, predicted with the same defaults
     """
@@ -46,11 +46,12 @@ class Sized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeSolver:
-    """Answers one question after the other.
+    """Answers requests.
 
-    clock    seconds, the machine's monotonic clock where there are several workers
+    clock    seconds; the machine's monotonic clock with several workers
     today    ISO day, for the age of prices
-    limit_s  of each search;  workers  processes of this machine, 1 for this one alone
+    limit_s  of each search
+    workers  processes on this machine, 1 for the current one only
     """
 
     clock: Callable[[], float]
@@ -63,7 +64,8 @@ class SizeSolver:
     def solve(self, flags: SizeFlags, *, explain: bool = True) -> Sized:
         """The answer; raises InputError, UnknownNameError, DocumentError.
 
-        explain  with the front, what the next node, dollar, ... brings, and the published run
+        explain  include the Pareto front, the gains of one more node, dollar, ..., and the
+                 published run
         """
         sized = self._answered(flags, explain=explain)
         published = published_run(flags) if explain else None
@@ -119,8 +121,7 @@ class SizeSolver:
         return replace(sized, answer=answer)
 
     def explained(self, sized: Sized) -> Sized:
-        """An answer without it, with the front and what the next node, dollar, ... brings; nothing
-        that it holds is solved again."""
+        """An answer extended by the Pareto front and the gains; nothing in it is solved again."""
         return self._explained(sized, self._end())
 
     def _explained(self, sized: Sized, end: float) -> Sized:
@@ -181,7 +182,7 @@ class SizeSolver:
 
 
 def _without_deadline(request: SizeRequest) -> SizeRequest:
-    """The request without its default deadline, which nothing keeps."""
+    """The request without its default deadline, which nothing meets."""
     words, *rest = request.assumed
     return replace(
         request,
