@@ -38,15 +38,10 @@ def answer_of(
 ) -> SizeAnswer:
     """The best run over all device types, with its proof, or why there is none.
 
-<<<<<<< HEAD
     search  function that searches the device types (`search_here`, or on workers)
     solver  of all further searches
     runs    number of simulations of each reported run
-=======
-    search  how the types of devices are searched (`search_here`, or on workers)
-    solver  of all further questions;  runs  of the simulation of each run that is shown
-    relaxed  where there is none, with the smallest changes of limits that would have one
->>>>>>> w-tests
+    relaxed  where no run keeps the limits, include the smallest changes of limits that allow one
 
     Equal inputs give equal answers; the search time is left at 0.
     """
@@ -92,10 +87,6 @@ def compared(
     seed: int = 0,
     runs: int = 2000,
 ) -> SizeAnswer:
-<<<<<<< HEAD
-    """The answer with the compared frameworks, its Pareto front, the binding limit, and the gains
-    of one more node, dollar, GB/s, GiB and point of MFU."""
-=======
     """The answer with the best run of each other compared framework."""
     done = _ranked(found)
     if not done:
@@ -109,9 +100,8 @@ def explained(
     answer: SizeAnswer,
     solver: LayoutSolver,
 ) -> SizeAnswer:
-    """The answer with its front, what binds, and what the next node, dollar, GB/s, GiB and point of
-    MFU bring."""
->>>>>>> w-tests
+    """The answer with its Pareto front, the binding limit, and the gains of one more node, dollar,
+    GB/s, GiB and point of MFU."""
     done = _ranked(found)
     if not done:
         return answer

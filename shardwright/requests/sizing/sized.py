@@ -62,13 +62,9 @@ class SizeSolver:
 
     clock    seconds; the machine's monotonic clock with several workers
     today    ISO day, for the age of prices
-<<<<<<< HEAD
     limit_s  of each search
     workers  processes on this machine, 1 for the current one only
-=======
-    limit_s  of each search;  workers  processes of this machine, 1 for this one alone
-    relaxed  where nothing keeps the limits, with the smallest changes of them that would
->>>>>>> w-tests
+    relaxed  where no run keeps the limits, include the smallest changes of limits that allow one
     """
 
     clock: Callable[[], float]
@@ -80,21 +76,10 @@ class SizeSolver:
     detail: Detail = Detail.ALL
     relaxed: bool = True
 
-<<<<<<< HEAD
-    def solve(self, flags: SizeFlags, *, explain: bool = True) -> Sized:
-        """The answer; raises InputError, UnknownNameError, DocumentError.
-
-        explain  include the Pareto front, the gains of one more node, dollar, ..., and the
-                 published run
-        """
-        sized = self._answered(flags, explain=explain)
-        published = published_run(flags) if explain else None
-=======
     def solve(self, flags: SizeFlags) -> Sized:
         """The answer; raises InputError, UnknownNameError, DocumentError."""
         sized = self._answered(flags)
         published = published_run(flags) if self.detail >= Detail.SUMMARY else None
->>>>>>> w-tests
         best = sized.answer.best
         if published is None or best is None:
             return sized
@@ -146,15 +131,9 @@ class SizeSolver:
         answer = replace(sized.answer, assumptions=(said, *sized.answer.assumptions))
         return replace(sized, answer=answer)
 
-<<<<<<< HEAD
-    def explained(self, sized: Sized) -> Sized:
-        """An answer extended by the Pareto front and the gains; nothing in it is solved again."""
-        return self._explained(sized, self._end())
-=======
     def of_best(self) -> SizeSolver:
         """The same, of answers whose best run alone is needed."""
         return replace(self, detail=Detail.BEST, relaxed=False)
->>>>>>> w-tests
 
     def explained(self, sized: Sized) -> Sized:
         """An answer of `Detail.BEST` in this detail, without the published run; nothing that it
