@@ -1,4 +1,4 @@
-"""`SizeAnswer`: what to rent, with its probabilities and the alternatives."""
+"""`SizeAnswer`: the devices to rent, with probabilities and the alternatives."""
 
 from __future__ import annotations
 
