@@ -111,7 +111,7 @@ _OF_LAUNCHERS = frozenset({"local_rank", "deepspeed", "deepspeed_config", "node_
 
 
 def is_megatron(options: Options, program: str = "") -> bool:
-    """Whether options are Megatron-LM's: three of those that every run has, and either one
+    """Whether options are Megatron-LM's: three options of every run, and either one
     that no other program has, or its program."""
     keys = {option.key for option in options.given}
     is_own = bool(_PROGRAM.search(program))

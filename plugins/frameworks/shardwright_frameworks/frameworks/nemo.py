@@ -435,7 +435,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
     elif key == "use_torch_fsdp2" and truth_of(value):
         collected.set_first("zero_stage", 3, place, name)
     elif path[-2:] in (("pre_trainer", "model"), ("post_trainer", "model")) and value:
-        # Of Primus: the name of a file of its own.
+        # Primus: the name of a separate file.
         model = re.sub(r"(-\w+)?\.yaml$", "", str(value))
         collected.set("model.name", model, place, name)
         collect_figures(model, "", collected, place, name)
