@@ -116,7 +116,7 @@ class Evaluation:
         self.depth += 1
         result = self._run(node.body, frame)
         self.depth -= 1
-        if result is _NOTHING and not self.depth:  # a program that starts what it has built
+        if result is _NOTHING and not self.depth:  # a program without a result
             built = [frame.variables[name] for name in OBJECTS & frame.variables.keys()]
             result = built[0] if len(built) == 1 else None
         result = None if result is _NOTHING else result

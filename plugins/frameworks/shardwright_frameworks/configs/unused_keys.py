@@ -38,7 +38,7 @@ _OTHER_NAMES = re.compile(
 _FP32 = ("fp32", "float32", "torch.float32")
 # Values that switch nothing on.
 _NEUTRAL = ("", "none", "null", "no", "false", "auto", "0", "-1", "[]", "false,")
-# What switches adapters on: a rank that no reader takes is unknown.
+# Keys of adapters. Without a reader their rank is unknown.
 _ADAPTERS = re.compile(
     r"(^|\.)(lora(\.(dim|rank|r|enabled)|_(adapter_)?(path|r|rank|dim|enabled?))|"
     r"(use|enable)_(lora|peft|dora)|peft_(type|scheme|method)|adapters?)$",

@@ -115,7 +115,7 @@ def is_megatron(options: Options, program: str = "") -> bool:
     that no other program has, or its program."""
     keys = {option.key for option in options.given}
     is_own = bool(_PROGRAM.search(program))
-    # Other programs take some of its options, with degrees and sizes of their own.
+    # Other programs have some of its options, with other degrees and sizes.
     is_specific = is_own or (bool(keys & _OWN) and bool(keys & _LAYOUT or not program))
     return len(keys & _MARKS) >= 3 and is_specific
 

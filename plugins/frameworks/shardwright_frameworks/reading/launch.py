@@ -43,7 +43,7 @@ _PROGRAMS = {
     "trl": "transformers",
     "primus-cli": "primus",
 }
-# What they do besides training.
+# Their commands without training.
 _OTHER_COMMANDS = frozenset(
     {"app", "infer", "inference", "deploy", "eval", "export", "sample", "rollout", "chat",
      "webchat", "api", "webui", "web-ui", "merge-lora", "preprocess", "serve", "vllm-serve",
