@@ -7,6 +7,7 @@
     │   ├── UnitError                2   a quantity with a wrong or missing unit
     │   ├── ModelError               2   a model that cannot be loaded
     │   └── TraceError               2   a model that loads but cannot be traced
+    ├── SlowTraceError               2   a model whose loops make its trace take minutes
     ├── MismatchError                2   a plan for another model, machine or number of ranks
     ├── RunError                     2   a training run ended early: the first failing rank
     ├── InfeasibleError              3   nothing fits (raised at the command line only; inside
@@ -65,6 +66,13 @@ class ModelError(InputError):
 
 class TraceError(InputError):
     """A model whose forward or backward cannot be traced; names the op and the module."""
+
+
+class SlowTraceError(ShardwrightError):
+    """A model whose forward loops over its input so often that a trace would take minutes. No
+    InputError, since no other route can plan the model either."""
+
+    exit_code = 2
 
 
 class MismatchError(ShardwrightError):

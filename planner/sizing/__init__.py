@@ -1,1 +1,1 @@
-"""What to rent for a whole training run: how many devices of which type, with which layout."""
+"""Devices to rent for a whole training run: how many devices of which type, with which layout."""

@@ -140,6 +140,11 @@ RECURRENCES: Mapping[str, str] = {
 }
 
 
+SCAN = "shardwright.scan"
+"""Op of a recurrence over tokens that an accelerator runs as one kernel (tracing/trace_scans.py);
+the backward is `shardwright.scan_backward`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
     """One fused attention call: [batch, heads, q_len, head_dim] on [batch, kv_heads, kv_len, .].

@@ -23,7 +23,7 @@ def plan(
     options: PlanOptions,
     imported: Annotated[
         Path | None,
-        typer.Option("--from", help="rank the single changes of this imported run"),
+        typer.Option("--from", help="rank single changes of an imported run by their gain"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", help="plan file to write; a folder for sweeps")
@@ -59,9 +59,9 @@ def plan(
     # Here, since --help needs none of them.
     from datetime import date
 
-    from shardwright.console.output import need_room_for
+    from shardwright.console.output import Heartbeat, need_room_for
     from shardwright.console.report_files import need_room_for_reports
-    from shardwright.requests.places import local_profile
+    from shardwright.requests.local_paths import local_profile
     from shardwright.requests.plan_choices import axes_of_options, requested_options
     from shardwright.requests.plan_request import AnswerOutput, plan_request
     from shardwright.requests.report_paths import ReportPaths
@@ -109,4 +109,6 @@ def plan(
     need_room_for_reports(answer_output.reports)
     from shardwright.commands.plan_one import plan_one
 
-    plan_one(plan_request(options, profile=profile_file, today=today), answer_output)
+    with Heartbeat(options.model, quiet=quiet or json_output):
+        request = plan_request(options, profile=profile_file, today=today)
+    plan_one(request, answer_output)

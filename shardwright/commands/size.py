@@ -59,7 +59,8 @@ def size(
         Path | None, typer.Option("--diff", help="compare with an earlier answer (-o, --json)")
     ] = None,
     fail_over: Annotated[
-        str, typer.Option("--fail-over", help="exit code 4 above '20M$' or 60d")
+        str,
+        typer.Option("--fail-over", help="exit with code 4 if the run exceeds this: '20M$' or 60d"),
     ] = "",
     explain: Annotated[
         bool,
@@ -67,7 +68,7 @@ def size(
     ] = False,
     json_output: Json = False,
     cases: Annotated[
-        Path | None, typer.Option("--cases", help="predict a table of whole runs instead")
+        Path | None, typer.Option("--cases", help="predict whole runs of this CSV instead")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", help="answer to write: .json, or .csv with --cases")

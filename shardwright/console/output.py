@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, progress and remarks on stderr."""
+"""Output of commands: results on stdout, progress and notes on stderr."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from profiles.document import need_writable, to_json, write_text
+from profiles.model.activity import activity
 from profiles.units import format_time
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal_console import console
@@ -82,8 +83,12 @@ class EveryNowAndThen:
             note(f"{words()} ({now - self._begin:.0f} s)")
 
 
+_LIVE_AFTER_S = 5.0
+
+
 class Heartbeat:
-    """One line on stderr every 15 seconds while something works that has no progress of its own."""
+    """What a build or trace does now: a live line on a terminal after 5 seconds, elsewhere a line
+    every 15 seconds."""
 
     def __init__(self, what: str, *, quiet: bool = False) -> None:
         self._what, self._quiet = what, quiet
@@ -101,11 +106,28 @@ class Heartbeat:
     def stop(self) -> None:
         """No line from here on."""
         self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _beat(self) -> None:
-        begin = time.monotonic()
-        while not self._ended.wait(EveryNowAndThen.INTERVAL_S):
-            note(f"{self._what} ({time.monotonic() - begin:.0f} s)")
+        begin, live = time.monotonic(), sys.stderr.isatty()
+        wait_s = _LIVE_AFTER_S if live else EveryNowAndThen.INTERVAL_S
+        while not self._ended.wait(wait_s):
+            words = ": ".join(filter(None, (self._what, activity())))
+            words = f"{words} ({time.monotonic() - begin:.0f} s)"
+            if live:
+                wait_s = 1.0
+                _overwrite(words)
+            else:
+                note(words)
+        if live:
+            _overwrite("")
+
+
+def _overwrite(words: str) -> None:
+    """Replace the current line of the terminal's stderr."""
+    sys.stderr.write(f"\r\x1b[K{words[: console(stderr=True).width - 1]}")
+    sys.stderr.flush()
 
 
 class SearchProgress:
@@ -120,8 +142,7 @@ class SearchProgress:
             found = format_time(best) if best < float("inf") else "none yet"
             text = f"bound {format_time(bound)}  best {found}  gap {gap:.1%}"
             if self._live:
-                sys.stderr.write(f"\r\x1b[K{text}  {seconds:.1f} s")
-                sys.stderr.flush()
+                _overwrite(f"{text}  {seconds:.1f} s")
             elif self._lines is not None:
                 self._lines.say(lambda: text)
 
@@ -129,7 +150,7 @@ class SearchProgress:
 
     def __exit__(self, *_: object) -> None:
         if self._live:
-            sys.stderr.write("\r\x1b[K")
+            _overwrite("")
 
 
 def write_or_print(path: Path, text: str) -> None:

@@ -42,12 +42,21 @@ def usual_batch(model: str, parameters: float, seq_len: int, *, adapters: bool) 
     tokens, source = next((tokens, source) for below, tokens, source in _RULE if parameters < below)
     if published is not None and published.batch_tokens:
         tokens, source = published.batch_tokens, f"{published.name}, {published.source}"
-    sequences = max(1, tokens // seq_len)
+    sequences = _divisible(tokens / seq_len)
     return UsualBatch(
         sequences=sequences,
         words=f"{sequences:,} sequences a step, {_tokens(tokens)} tokens ({source}; "
         "--global-batch)",
     )
+
+
+def _divisible(sequences: float) -> int:
+    """The nearest multiple of an eighth to a quarter of its power of two, which replicas can
+    share: 511 -> 512, 1,398 -> 1,280. A whole number of sequences is kept."""
+    if sequences < 1 or sequences == int(sequences):
+        return max(1, int(sequences))
+    unit = 1 << max(0, int(sequences).bit_length() - 3)
+    return unit * round(sequences / unit)
 
 
 def _tokens(tokens: int) -> str:

@@ -93,7 +93,7 @@ def test_what_cannot_be_names_the_smallest_change():
     late = ("--tokens", "300B", "--deadline", "1h", "--on", "h100-sxm", "--nodes", "1..2")
     done = CliRunner().invoke(app, [*SMALL, *STACK, *late])
     assert isinstance(done.exception, InfeasibleError)
-    assert "keeps the limits" in str(done.exception)
+    assert "within the limits" in str(done.exception)
     assert "the fastest there is" in done.output
     assert "--deadline" in done.output
 

@@ -19,7 +19,7 @@ from planner.batch.folder_lock import folder_held
 from planner.batch.local_workers import local_workers
 from planner.batch.ray_workers import ray_workers
 from planner.batch.sweep import Workers
-from shardwright.requests.places import local_profile
+from shardwright.requests.local_paths import local_profile
 from shardwright.sweeps.plan_columns import plan_command
 from shardwright.sweeps.study_file import read_study
 from shardwright.sweeps.study_requests import study_requests

@@ -10,8 +10,8 @@ import pytest
 
 from profiles.errors import InputError
 from shardwright.options.plan_options import PlanOptions
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.named_model import described_of
-from shardwright.requests.places import local_profile
 from shardwright.requests.plan_request import plan_batch, plan_request
 from shardwright.requests.usual_batch import usual_batch
 from shardwright.runs.whole_run import whole_run, whole_runs
@@ -25,6 +25,7 @@ from shardwright.runs.whole_run import whole_run, whole_runs
         ("qwen3-235b-a22b", 4096, 4096),  # 16 Mi / 4 Ki, from 65 B
         ("llama-3.1-8b", 4096, 1024),  # 4 Mi / 4 Ki
         ("gpt2", 1024, 512),  # 0.5 Mi / 1 Ki
+        ("llama-3.1-8b", 3000, 1280),  # 1,398.1, to a multiple of 256
     ],
 )
 def test_a_batch_is_the_models_own_or_that_of_its_size(

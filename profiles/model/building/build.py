@@ -9,7 +9,7 @@ counted in samples: images, measurements, rows of a table.
 from __future__ import annotations
 
 import importlib
-import operator
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from profiles.errors import ModelError
-from profiles.model.building.build_feeds import Feed, call_by_name, feed_of
+from profiles.model.activity import doing
+from profiles.model.building.build_feeds import Feed, feed_of
 from profiles.model.building.tensor_parallel_rules import Rule
-from profiles.model.loaders import ModelSpec, need_to_build
+from profiles.model.loaders import ModelSpec, need_to_build, position_count
 
 
 def stated_tokens(name: str, *values: Any) -> int | None:
@@ -100,13 +101,20 @@ def build_model(
         raise ModelError(
             f"micro-batch {micro_batch} and sequence length {sequence_length} must be 1 or more"
         )
-    if spec.factory:
-        built = _from_factory(spec, micro_batch, dtype, device, seed)
-    else:
-        built = _from_config(spec, micro_batch, sequence_length, dtype, device, seed)
+    with doing(lambda: f"building {spec.source}"):
+        if spec.factory:
+            built = _from_factory(spec, micro_batch, dtype, device, seed)
+        else:
+            built = _from_config(spec, micro_batch, sequence_length, dtype, device, seed)
     _without_dropout(built.module)
     built.module.train()
     return built
+
+
+def parameter_count(spec: ModelSpec, sequence_length: int) -> int:
+    """The parameters of a model, shared ones once. Raises ModelError if it cannot be built."""
+    built = build_model(spec, micro_batch=1, sequence_length=sequence_length)
+    return sum(p.numel() for p in built.module.parameters())
 
 
 def _without_dropout(module: nn.Module) -> None:
@@ -132,14 +140,11 @@ def _from_factory(
     module, inputs = made[0], made[1]
     if not isinstance(module, nn.Module):
         raise ModelError(f"{spec.factory}() must return {wanted}; the first is {type(module)}")
-    call: Callable[..., Any] = operator.call
-    if isinstance(inputs, dict):
-        call, inputs = call_by_name(*inputs, gives=""), tuple(inputs.values())
-    inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
-    if not isinstance(inputs, tuple) or not all(isinstance(x, Tensor) for x in inputs):
+    call, inputs = _call_of(module, inputs)
+    if not inputs:
         raise ModelError(
-            f"{spec.factory}(): inputs must be a tuple of tensors, or a dictionary of them by the "
-            "names of the forward's arguments"
+            f"{spec.factory}(): inputs must be a tensor, a tuple of arguments, or a dictionary of "
+            "arguments by name; tensors may be nested in tuples, lists and dictionaries"
         )
     targets, loss_fn = (made[2], made[3]) if len(made) > 2 else (None, assumed_loss)
     tokens = stated_tokens(
@@ -185,6 +190,29 @@ def _from_factory(
         input_sizes=frozenset(size for x in inputs for size in x.shape[1:]),
         assumptions=tuple(assumptions),
     )
+
+
+def _call_of(module: nn.Module, inputs: Any) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
+    """The call of a module on the tensors in a factory's inputs, and these tensors.
+
+    A dictionary has arguments by name; it is the only argument if the forward has no such names.
+    """
+    named = isinstance(inputs, dict)
+    if named:
+        accepted = inspect.signature(module.forward).parameters
+        any_name = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+        named = any_name or set(inputs) <= set(accepted)
+    whole = ((), inputs) if named else (inputs if isinstance(inputs, tuple) else (inputs,), {})
+    leaves, form = tree_flatten(whole)
+    constants = [None if isinstance(x, Tensor) else (x,) for x in leaves]
+
+    def call(module: nn.Module, *tensors: Tensor) -> Any:
+        following = iter(tensors)
+        filled = [next(following) if constant is None else constant[0] for constant in constants]
+        args, kwargs = tree_unflatten(filled, form)
+        return module(*args, **kwargs)
+
+    return call, tuple(x for x in leaves if isinstance(x, Tensor))
 
 
 def imported(factory: str) -> Callable[..., Any]:
@@ -319,11 +347,11 @@ def _from_config(
     spec: ModelSpec, micro_batch: int, sequence_length: int, dtype: str, device: str, seed: int
 ) -> BuiltModel:
     config, cls = _config_and_class(spec)
-    limit = getattr(config, "max_position_embeddings", 0) or getattr(config, "n_positions", 0)
+    limit = getattr(config, "max_position_embeddings", 0) or position_count(spec.config)
     if spec.family in _TEXT and 0 < int(limit or 0) < sequence_length:
         raise ModelError(
-            f"{spec.source}: sequence length {sequence_length} (--seq) is above the model's "
-            f"{limit} positions"
+            f"{spec.source}: --seq {sequence_length} is above the model's {limit} positions; use "
+            f"{limit} or less"
         )
     kind = getattr(torch, dtype)
     torch.manual_seed(seed)
@@ -387,7 +415,7 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
     # differ.
     values |= {"use_cache": False}
     try:
-        config = cls.config_class(**values)
+        config = cls.config_class(**_decoded(values))
     except Exception as error:
         raise _not_built(spec, cls, error) from error
     if hasattr(config, "apply_spec_augment"):
@@ -395,6 +423,15 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
     if getattr(cls, "_supports_sdpa", False):
         config._attn_implementation = "sdpa"
     return config, cls
+
+
+def _decoded(value: Any) -> Any:
+    """The values with numbers that transformers writes as `{"__float__": "Infinity"}`."""
+    if isinstance(value, Mapping):
+        if set(value) == {"__float__"}:
+            return float(value["__float__"])
+        return {key: _decoded(each) for key, each in value.items()}
+    return [_decoded(each) for each in value] if isinstance(value, list) else value
 
 
 def _quiet_transformers() -> None:

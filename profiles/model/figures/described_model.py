@@ -7,12 +7,13 @@ for a factory's, since its code may change.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profiles.errors import TraceError
+from profiles.errors import InputError, TraceError
 from profiles.model.figures.figures_from_config import (
     CONFIG_KINDS,
     KEYS,
@@ -21,7 +22,7 @@ from profiles.model.figures.figures_from_config import (
 )
 from profiles.model.figures.figures_from_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
-from profiles.model.loaders import ModelSpec, need_to_build, resolve_model
+from profiles.model.loaders import ModelSpec, need_to_build, position_count, resolve_model
 from profiles.model.tracing.traced import kept
 
 FIGURES_SCHEMA = "shardwright/figures@1"
@@ -62,14 +63,25 @@ def traced_figures(
 ) -> ModelFigures:
     """The figures of a model's trace, cached except for factories."""
     length = sequence_length or _TOKENS
-    positions = spec.config.get("max_position_embeddings") or spec.config.get("n_positions")
-    if isinstance(positions, int) and positions > 0:
-        length = min(length, positions)
+    length = min(length, position_count(spec.config) or length)
 
     def make() -> ModelFigures:
-        return figures_of_trace(_traced(spec, length))
+        found = _figures(spec, length)
+        if isinstance(found, ModelFigures):
+            return found
+        raise found[0](found[1])
 
     return kept(make, ModelFigures, FIGURES_SCHEMA, spec, (length,), cache)
+
+
+@functools.lru_cache(maxsize=64)
+def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputError], str]:
+    """The figures of a trace, or its error, which most requests of one command meet again."""
+    try:
+        return figures_of_trace(_traced(spec, length))
+    except (InputError, TraceError) as error:
+        kind = TraceError if isinstance(error, TraceError) else InputError
+        return kind, str(error)
 
 
 def _traced(spec: ModelSpec, length: int) -> ModelGraph:

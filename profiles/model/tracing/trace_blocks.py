@@ -15,6 +15,7 @@ from profiles.model.graph import (
     running_peak,
     with_kind,
 )
+from profiles.model.tracing.trace_block_boundaries import structure
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_pass import TracedPass, path_in_block
 from profiles.model.tracing.trace_recorder import changes
@@ -59,7 +60,7 @@ class TracedBlocks:
                     return None
                 last[cut.stub_of] = index
         if not self.trusted and not all(
-            self._last_agrees(index, made[model]) for model, index in last.items()
+            self._last_agrees(index, model, made[model]) for model, index in last.items()
         ):
             return None
         return [made[cut.stub_of or cut.entry] for cut in self.cuts]
@@ -78,12 +79,17 @@ class TracedBlocks:
         )
         return glue == own and self.cuts[index].specs == self.cuts[position].specs
 
-    def _last_agrees(self, last_stub: int, model: Block) -> bool:
-        """Whether the block after the skipped ones equals the traced one. If two are traced, the
-        second may differ only in its backward; otherwise blocks of two kinds may alternate."""
-        if last_stub + self.alone >= len(self.cuts):
+    def _last_agrees(self, last_stub: int, entry: str, model: Block) -> bool:
+        """Whether the next traced block of this structure after the skipped ones equals the one
+        that they repeat. If two are traced, the second may differ only in its backward; otherwise
+        blocks of one structure may alternate."""
+        part = self.traced.built.module.get_submodule
+        own = structure(part(entry))
+        after = range(last_stub + 1, len(self.cuts))
+        same = [index for index in after if structure(part(self.cuts[index].entry)) == own]
+        if len(same) < self.alone:
             return False
-        behind = [self._block(last_stub + 1 + i) for i in range(self.alone)]
+        behind = [self._block(index) for index in same[: self.alone]]
         return behind[0].kind == model.kind and all(
             (x.forward_ops, x.parameters) == (model.forward_ops, model.parameters) for x in behind
         )

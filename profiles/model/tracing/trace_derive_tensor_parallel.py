@@ -20,6 +20,7 @@ from itertools import pairwise, product
 from torch import Tensor, nn
 
 from profiles.errors import TraceError
+from profiles.model.activity import doing
 from profiles.model.building.build import BuiltModel
 from profiles.model.building.tensor_parallel_rules import Rule, fused, matches
 from profiles.model.tracing.trace_random_block import (
@@ -123,7 +124,7 @@ def derive_rules(built: BuiltModel) -> Derived:
 
 def _derived(call: Call) -> DerivedBlock:
     why = ""
-    with small_runs():
+    with small_runs(), doing(lambda: f"tensor parallelism of {call.path or 'the model'}"):
         for thin in (True, False):  # not thin: weights that other code reads must have values
             try:
                 return _split(small_block(call, _SEED, thin=thin))

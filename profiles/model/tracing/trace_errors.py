@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
-from profiles.errors import ShardwrightError, TraceError
+from profiles.errors import ShardwrightError, SlowTraceError, TraceError
 from profiles.model.building.build import BuiltModel
-from profiles.model.tracing.trace_cpu_kernels import WAY_OUT, names_half
+from profiles.model.graph import Op
 
 _WAY_OUT = (
     "and only shapes are traced; pass package.module:factory of a model that decides by shapes or "
     "settings"
 )
+_HALVES = re.compile(r"\b(bfloat16|float16|BFloat16|Half)\b")  # in errors of torch
+_IN_FLOAT32 = "compute it in float32 there (x.float()), or plan in fp32 (--precision fp32)"
 VALUE_DECIDES = f"a value decides what runs (`.item()`, `if tensor`), {_WAY_OUT}"
 # Errors of torch for modules that read values, which a trace of shapes does not have.
 _READS_VALUES = {
@@ -22,6 +26,29 @@ _READS_VALUES = {
         f"a shape depends on values (`nonzero`, a mask as an index), {_WAY_OUT}"
     ),
 }
+
+
+_MOST_OPS = 15_000  # of a forward of one block: 20 to 40 s; its whole trace takes 20 times as long
+_ENOUGH_OPS = 4_000  # to see that a loop over the longest input will have more
+_LONGEST_PERIOD = 256
+
+
+def refuse_long_loop(ops: Sequence[Op], module: str, longest: int) -> None:
+    """Raises SlowTraceError if the forward ops of a block end with a loop and are many, or will be
+    if the loop is over `longest`, the largest dimension of the inputs."""
+    if len(ops) < _ENOUGH_OPS:
+        return
+    names = [(op.name, op.module) for op in ops[-4 * _LONGEST_PERIOD :]]
+    periods = range(1, _LONGEST_PERIOD + 1)
+    period = next((n for n in periods if names[n:] == names[:-n]), 0)
+    if period and max(len(ops), period * longest) >= _MOST_OPS:
+        raise SlowTraceError(
+            f"the forward of module {module or 'the model itself'} repeats the same {period} ops "
+            f"in a loop, {len(ops):,} ops so far: a trace runs every one of them and would take "
+            "minutes. If it loops over tokens, use a shorter --seq (the costs per token of other "
+            "layers change little), or package.module:factory with one op for the loop "
+            "(torch.nn.LSTM or GRU, attention, a convolution)"
+        )
 
 
 def failure_text(error: Exception) -> str:
@@ -34,7 +61,7 @@ def failure_text(error: Exception) -> str:
             ": nested tensors have shapes that depend on values, and are not traced; pad their "
             "parts to one length and mask the padding"
         )
-    return f"{kind}: {line}{meaning}" + (f"; {WAY_OUT}" if names_half(line) else "")
+    return f"{kind}: {line}{meaning}" + (f"; {_IN_FLOAT32}" if _HALVES.search(line) else "")
 
 
 def traced_loss(built: BuiltModel, output: Any, targets: Any) -> Any:

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 
-def _op(name: str, schema: str, shapes: Callable[..., Any]) -> Any:
+def fake_op(name: str, schema: str, shapes: Callable[..., Any]) -> Any:
     """A custom op for fake tensors only; `shapes` creates its outputs."""
     torch.library.define(f"shardwright::{name}", schema)
     torch.library.register_fake(f"shardwright::{name}", shapes)
@@ -40,12 +40,12 @@ def _attended(
     return out, q.new_empty(batch, heads, length, dtype=torch.float32)
 
 
-flash_attention = _op(
+flash_attention = fake_op(
     "flash_attention",
     "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool is_causal) -> (Tensor, Tensor)",
     _attended,
 )
-flash_attention_backward = _op(
+flash_attention_backward = fake_op(
     "flash_attention_backward",
     "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, bool is_causal) "
     "-> (Tensor, Tensor, Tensor)",
@@ -149,12 +149,12 @@ def _layer(kind: str, gates: int, saved: int) -> RecurrentLayer:
         return (*found, bias, bias.clone()) if ctx.biases else (*found, None, None)
 
     operands = "Tensor x, Tensor h, Tensor c, Tensor w_in, Tensor w_state"
-    backward = _op(
+    backward = fake_op(
         f"{kind}_layer_backward",
         f"(Tensor grad, {operands}, Tensor kept) -> ({', '.join(['Tensor'] * 6)})",
         backward_shapes,
     )
-    forward = _op(
+    forward = fake_op(
         f"{kind}_layer",
         f"({operands}, Tensor? b_in, Tensor? b_state) -> ({', '.join(['Tensor'] * 4)})",
         forward_shapes,

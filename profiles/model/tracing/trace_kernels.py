@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from profiles.model.fake_tensors.trace_fakes import tensors_in
-from profiles.model.graph import RECURRENCES, Op, OpKind, Phase
+from profiles.model.graph import RECURRENCES, SCAN, Op, OpKind, Phase
 from profiles.model.kernels import DeviceKernel, Direction, Kernel
 from profiles.model.tracing.trace_ops import dtype_name, tensor_bytes
+from profiles.model.tracing.trace_scans import scan_flop
 
 _CONVOLUTIONS = ("convolution", "convolution_overrideable")
 _CONVOLUTION_BACKWARD = "convolution_backward"
@@ -87,6 +88,8 @@ def _one_kernel(op: Op, args: Any, kwargs: Any, out: Any) -> DeviceKernel:
         written_bytes=op.written_bytes,
         channels_last=largest is not None and is_channels_last(largest),
     )
+    if op.name.startswith(SCAN) and op.matmul is None:
+        return replace(made, dtype="float32", work_flop=scan_flop(args))
     if op.matmul is not None:
         shape = op.matmul
         return replace(made, batch=shape.batch, m=shape.m, n=shape.n, k=shape.k)

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ShardwrightError, TraceError
+from profiles.model.activity import doing
 from profiles.model.building.build import BuiltModel, needs_values
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import (
@@ -33,6 +34,7 @@ from profiles.model.tracing.trace_errors import check_loss, failure_text, traced
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
+from profiles.model.tracing.trace_scans import fused_scans
 from profiles.model.tracing.trace_side_effects import (
     GivenWatch,
     StateWatch,
@@ -138,6 +140,8 @@ class TracedPass:
 
         with ExitStack() as stack:
             self._hook(stack)
+            if target == "gpu":
+                stack.enter_context(fused_scans(self.built.module))
             stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
             self.drawn = stack.enter_context(as_in_real_runs(self.built.module, draws))
             settings = {"uneven": uneven, "opposite": opposite, "draws": draws, "unknown": True}
@@ -146,6 +150,9 @@ class TracedPass:
             self.recorder = Recorder(
                 fakes.keys, self._watch_gradient, watch, shapes.values, target=target
             )
+            sizes = (size for x in self.built.args for size in x.shape[1:])
+            self.recorder.longest = max(sizes, default=0)
+            stack.enter_context(doing(self._progress))
             stack.enter_context(plain_kernels())
             stack.enter_context(watched_functions(applied))
             stack.enter_context(self.recorder)
@@ -172,6 +179,10 @@ class TracedPass:
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
                     f"tensors: {failure_text(error)}"
                 ) from error
+
+    def _progress(self) -> str:
+        path = self.recorder._path[-1] or "the model"
+        return f"{self.recorder.phase.value} pass, {self.recorder.operations:,} ops, now in {path}"
 
     def _hook(self, stack: ExitStack) -> None:
         recipes: dict[str, Output] = {}

@@ -304,7 +304,7 @@ def check_split(
 
     sizes  the `local_sizes` rules, with paths relative to the block
     """
-    place = whole.block.call.path
+    place = whole.block.call.path or "the model"
     wanted = whole.gradients
     ranks = [_Rank(whole, roles, tp, rank) for rank in range(tp)]
     found = []
@@ -367,7 +367,7 @@ class _Rank(Watch):
         event = next(self._calls[path])
         side, parts = self._roles.get(path, ("", (1,)))
         if side == "row":
-            part = x @ self._share(layer.inner, parts) @ layer.outer.T
+            part = x @ self._share(layer.inner, parts, path) @ layer.outer.T
             self.shares[id(event)] = part.detach()
             y: Tensor = event.values[0] + (part - part.detach())
             return y if layer.offset is None else y + (layer.offset - layer.offset.detach())
@@ -381,11 +381,14 @@ class _Rank(Watch):
         seen = x.view_as(x)
         if seen.requires_grad:
             seen.register_hook(total)
-        y = seen @ layer.inner @ self._share(layer.outer, parts).T
-        return y if layer.offset is None else y + self._share(layer.offset, parts)
+        y = seen @ layer.inner @ self._share(layer.outer, parts, path).T
+        return y if layer.offset is None else y + self._share(layer.offset, parts, path)
 
-    def _share(self, x: Tensor, parts: tuple[int, ...]) -> Tensor:
-        return share_of(x, parts, self._tp, self._rank, 0)
+    def _share(self, x: Tensor, parts: tuple[int, ...], path: str) -> Tensor:
+        try:
+            return share_of(x, parts, self._tp, self._rank, 0)
+        except UnevenSizeError as error:
+            raise UnevenSizeError(f"{error}, the features of {path},") from error
 
 
 def _compared(

@@ -87,8 +87,9 @@ class TracedModel:
         key = (micro_batch, tp)
         if key not in self._made:
             pair = self._files[tp].graphs
-            direct = micro_batch == 1 and self.target == "cpu"
-            made = None if direct else interpolate(pair[0], pair[1], micro_batch)
+            made = next((graph for graph in pair if graph.micro_batch == micro_batch), None)
+            if made is None and not (micro_batch == 1 and self.target == "cpu"):
+                made = interpolate(pair[0], pair[1], micro_batch)
             self._made[key] = made if made is not None else self._directly(micro_batch, tp)
         return self._made[key]
 
@@ -140,9 +141,9 @@ def trace_model(
             trusted=trusted and micro_batch in _BATCHES,
             rules=facts().rules if tp > 1 else (),
         )
-        # Blocks of one label are of one kind: tracing one of them is enough from now on.
-        labels = [block.label for block in graph.kinds]
-        trusted = trusted or len(labels) == len(set(labels))
+        # Blocks of one label and equal weights are of one kind: one of them is enough from now on.
+        alike = {(b.label, *((p.name, p.full_shape) for p in b.parameters)) for b in graph.kinds}
+        trusted = trusted or len(alike) == len(graph.kinds)
         return graph
 
     def make(tp: int) -> TraceFile:

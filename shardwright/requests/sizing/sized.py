@@ -1,4 +1,4 @@
-"""`SizeSolver`: flags of `size` to its answer, phases of a run among them, on several processes."""
+"""`SizeSolver`: from flags of `size`, or phases of a run, to an answer, on several processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Detail(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """A question as it was answered; `found` of every type of device.
+    """An answered request; `found` has the result of every device type.
 
     published  the published run of the model, predicted with the same defaults
     """
@@ -58,12 +58,13 @@ class Sized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeSolver:
-    """Answers one question after the other.
+    """Answers requests.
 
-    clock    seconds, the machine's monotonic clock where there are several workers
+    clock    seconds; the machine's monotonic clock with several workers
     today    ISO day, for the age of prices
-    limit_s  of each search;  workers  processes of this machine, 1 for this one alone
-    relaxed  where nothing keeps the limits, with the smallest changes of them that would
+    limit_s  of each search
+    workers  processes on this machine, 1 for the current one only
+    relaxed  where no run keeps the limits, include the smallest changes of limits that allow one
     """
 
     clock: Callable[[], float]
@@ -194,7 +195,7 @@ class SizeSolver:
 
 
 def _without_deadline(request: SizeRequest) -> SizeRequest:
-    """The request without its default deadline, which nothing keeps."""
+    """The request without its default deadline, which nothing meets."""
     words, *rest = request.assumed
     return replace(
         request,
