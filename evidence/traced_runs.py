@@ -19,7 +19,7 @@ from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import ModelSpec
 from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.commands.tables.predicted_run import PredictedRun
-from shardwright.requests.places import trace_cache
+from shardwright.requests.local_paths import trace_cache
 from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError

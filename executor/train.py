@@ -1,4 +1,4 @@
-"""The program that every rank runs: `python -m executor.train`, started by torchrun.
+"""The program of every rank: `python -m executor.train`, started by torchrun.
 
 Reads a plan file, trains some steps on synthetic data, measures, checks gradients if asked, and
 rank 0 writes the measurement. An error is written to the error folder with its time, so that the

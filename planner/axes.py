@@ -20,8 +20,8 @@ FRAMEWORKS_ONLY = ("cp", "ep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """Allowed values per axis; None where free. One value fixes the axis, several restrict it. A
-    free dp_replicate is 1.
+    """Allowed values per axis; None for a free axis. One value fixes the axis, several restrict it.
+    A free dp_replicate is 1.
 
     Raises InputError for empty axes, counts below 1 and unknown ZeRO stages, UnknownNameError for
     unknown schedules and recompute kinds.
@@ -59,12 +59,12 @@ class Axes:
                     raise InputError(f"{flag} must be 1 or more, got {value}")
 
     def allows(self, axis: str, value: int | str) -> bool:
-        """True where `value` is allowed on `axis`."""
+        """Whether `value` is allowed on `axis`."""
         allowed = getattr(self, axis)
         return allowed is None or value in allowed
 
     def pins(self) -> tuple[str, ...]:
-        """What is not free, as flags.
+        """The fixed or restricted axes, as flags.
 
         >>> Axes(tp=(4,), zero=(0, 1)).pins()
         ('--tp 4', '--zero 0,1')
@@ -77,12 +77,12 @@ class Axes:
 
     @property
     def replicate_groups(self) -> tuple[int, ...]:
-        """The values of dp_replicate, and 1, the one of a free axis."""
+        """The values of dp_replicate, including 1 (the value of a free axis)."""
         return tuple(dict.fromkeys((1, *(self.dp_replicate or ()))))
 
     @property
     def strategies(self) -> tuple[Recompute, ...]:
-        """The recompute kinds that a block may use, cheapest to run first."""
+        """The recompute kinds that a block may use, fastest first."""
         return tuple(kind for kind in Recompute if self.allows("recompute", kind))
 
     def for_blocks(self) -> Axes:
@@ -139,7 +139,7 @@ def parse_axis(text: str, flag: str) -> tuple[int, ...]:
 
 
 def axes_from(**given: int | str | tuple[int, ...] | tuple[str, ...] | None) -> Axes:
-    """The axes of Python values: one, or a tuple of several; None leaves one free.
+    """Axes from Python values: one value, or a tuple of several; None leaves an axis free.
 
     Raises InputError for other values, UnknownNameError for other axes.
 

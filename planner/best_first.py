@@ -1,10 +1,12 @@
-"""`BestFirst`: the one search of the planner. Candidates are opened in the order of their lower
-bounds until none is below the best that was found; then, and only then, the rest is pruned.
+"""`BestFirst`: the branch-and-bound search of the planner.
 
-What a candidate is and what opening it does is the caller's: cells, layouts, waves of meshes,
-device sets. To open one may offer what was found, lead to further candidates, or explore candidates
-of its own in the same search. A limit or an interrupt ends a search early: what was found stays,
-with the bound that is proved by then.
+Candidates are opened in the order of their lower bounds until none is below the best value found.
+Only then are the others pruned.
+
+The caller defines candidates and what opening one does: cells, layouts, waves of meshes, sets of
+devices. Opening a candidate may offer an answer, yield further candidates, or explore candidates in
+the same search. A time limit or an interrupt ends a search early; its answers remain, with the
+bound proven so far.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ Progress = Callable[[float, float, float, float], None]
 
 @dataclass(slots=True, kw_only=True)
 class BestFirst(Generic[Found]):
-    """One search: what was found, what is proved, when it ends.
+    """The state of one search.
 
-    clock, time_limit_s   seconds; read before a candidate is opened
-    progress    called behind every candidate that was refined
-    best        the least value so far; at first what must be undercut
-    first_only  ends with the first that is found: enough to know that there is one
-    found       the best of each family, with its rank
-    refined     candidates looked at by themselves
-    complete    False where a limit or an interrupt ended the search
+    clock, time_limit_s  seconds; read before a candidate is opened
+    progress    called after every refined candidate
+    best        least value so far; at first an upper limit
+    first_only  end at the first answer: enough to know that one exists
+    found       best answer of each family, with its rank
+    refined     number of candidates that were evaluated
+    complete    False if a limit or an interrupt ended the search
     """
 
     clock: Callable[[], float]
@@ -57,41 +59,42 @@ class BestFirst(Generic[Found]):
 
     @property
     def bound(self) -> float:
-        """Nothing that was refined or is left has a smaller value; at most the best."""
+        """Lower bound on the value of every answer, refined or not; at most the best."""
         return float(min(self.best, self._proved, *self._heads))
 
     @property
     def has_time(self) -> bool:
-        """Whether the limit was not reached."""
+        """Whether time is left."""
         return self.time_limit_s is None or self.clock() - self._start <= self.time_limit_s
 
     def ranked(self) -> list[tuple[Rank, Found]]:
-        """The best of each family with their ranks, the best first."""
+        """The best answer of each family with its rank, best first."""
         return sorted(self.found.values(), key=lambda pair: pair[0])
 
     def offer(self, family: Hashable, rank: Rank, found: Found) -> None:
-        """Takes an answer; of its family the best stays, of equal ones the first."""
+        """Add an answer. Each family keeps its best; ties go to the first."""
         if family not in self.found or rank < self.found[family][0]:
             self.found[family] = (rank, found)
         self.best = min(self.best, rank[0])
 
-    def looked_at(self, bound: float = math.inf) -> None:
-        """Counts a candidate; what was not found of it has no smaller value than `bound`."""
+    def count_refined(self, bound: float = math.inf) -> None:
+        """Count a refined candidate; answers in it that were not found have no smaller value than
+        `bound`."""
         self.refined += 1
         self.prove(bound)
 
     def prove(self, bound: float) -> None:
-        """What was not found elsewhere has no smaller value than `bound`."""
+        """Record that answers outside of this search have no smaller value than `bound`."""
         self._proved = min(self._proved, bound)
 
     def must_have_time(self) -> None:
-        """Raises TimeoutError behind the limit."""
+        """Raises TimeoutError after the time limit."""
         if not self.has_time:
             raise TimeoutError
 
     @contextmanager
     def until_the_end(self) -> Iterator[None]:
-        """Inside it a limit or an interrupt ends the search."""
+        """Context in which a time limit or an interrupt ends the search."""
         try:
             yield
         except (KeyboardInterrupt, TimeoutError):
@@ -102,8 +105,8 @@ class BestFirst(Generic[Found]):
         candidates: Sequence[Candidate[Item]],
         open_one: Callable[[Item], Iterable[Candidate[Item]] | None],
     ) -> list[Candidate[Item]]:
-        """Opens candidates, which come in the order of their bounds, as long as one may be better
-        than the best; gives those that are left.
+        """Open candidates, given in the order of their bounds, as long as one may be better than
+        the best; returns the rest.
 
         Raises TimeoutError and KeyboardInterrupt (`until_the_end`).
         """
@@ -127,7 +130,7 @@ class BestFirst(Generic[Found]):
         self._heads.pop()
         return left[::-1]
 
-    def look_further(
+    def open_runners_up(
         self,
         rest: Iterable[Candidate[Item]],
         open_one: Callable[[Item], object],
@@ -136,10 +139,12 @@ class BestFirst(Generic[Found]):
         most: int,
         worth: Callable[[Item], bool] = lambda item: True,
     ) -> None:
-        """Opens candidates that are left, in the order of their bounds, until so many families are
-        known that none of their bounds is below; what is as good as the best may rank before it.
+        """Open remaining candidates, in the order of their bounds, until enough families are known
+        that no remaining bound is below their values. An answer equal to the best may rank before
+        it.
 
-        most  candidates at most;  worth  which of them are opened
+        most   largest number of candidates
+        worth  which of them to open
         """
         opened = 0
         with suppress(KeyboardInterrupt, TimeoutError):
@@ -152,7 +157,6 @@ class BestFirst(Generic[Found]):
                     open_one(item)
 
     def shown(self, runners_up: int) -> float:
-        """The value of the last of the best and so many runners-up; infinite where there are
-        fewer."""
+        """The value of the last of the best and `runners_up` others; infinite if fewer."""
         values = sorted(rank[0] for rank, _ in self.found.values())
         return float(values[runners_up]) if len(values) > runners_up else math.inf

@@ -1,9 +1,9 @@
-"""Why the pins leave nothing of the space, and the nearest legal values.
+"""Why the fixed axes (pins) allow nothing, and the nearest legal values.
 
-Which values are legal is decided by the enumeration alone (planner/space.py). A conflict is a
-smallest set of pins that leaves nothing, so each of its pins has a part in the broken rule
-(planner/broken_rule.py); a proposed value is one that the enumeration has once some pins of the
-conflict are freed.
+The enumeration alone decides which values are legal (planner/space.py). A conflict is a smallest
+set of pins that allows nothing, so every one of them takes part in the broken rule
+(planner/broken_rule.py). A proposed value is one that the enumeration finds when some pins of the
+conflict are free.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from planner.axes import AXES, NO_PIPELINE, Axes, flag_of
 from planner.broken_rule import broken_rule
 from planner.run_option import RunOption
-from planner.space import Choice, LayoutContext, Meshes, alike_meshes, choices_of, meshes_of
+from planner.space import Choice, LayoutContext, Meshes, choices_of, mesh_groups, meshes_of
 
 Values = tuple[int | str, ...]
 
@@ -30,7 +30,7 @@ _PLAIN = (RunOption(),)
 
 
 def why_none(axes: Axes, space: LayoutContext) -> str:
-    """Each conflict of the pins: its pins, the broken rule and the values to use."""
+    """Each conflict of the pins: the pins, the broken rule and legal values."""
     conflicts, left = list[Axes](), axes
     while not _is_possible(left, space):
         conflict = _smallest_conflict(left, space)
@@ -63,7 +63,7 @@ def _is_possible(axes: Axes, space: LayoutContext) -> bool:
 def _legal(axes: Axes, space: LayoutContext) -> Iterator[tuple[Meshes, list[Choice]]]:
     """The legal meshes in groups with equal choices, and these choices."""
     meshes = meshes_of(axes, space)
-    first, group = alike_meshes(space, meshes)
+    first, group = mesh_groups(space, meshes)
     for number, i in enumerate(first.tolist()):
         choices = [
             (name, vpp, zero, kind, space.options[option].dp_replicate)

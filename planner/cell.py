@@ -1,6 +1,6 @@
-"""A cell of the search: one choice of degrees, ZeRO stage, micro-batch and schedule.
+"""A cell of the search block by block: one choice of degrees, ZeRO stage, micro-batch and schedule.
 
-What is left inside a cell is which blocks form which stage and what each block computes again.
+Inside a cell, the partition of blocks into stages and the recomputation of each block are open.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Cell:
 
     @property
     def shares(self) -> int:
-        """To how many replicas a weight's states are dealt, as of `Plan.shares`."""
+        """Number of replicas over which a weight's states are sharded, as in `Plan.shares`."""
         return self.degrees.shard_replicas if self.zero_stage else 1
 
     def rank_of(self, stage: int) -> int:
@@ -47,14 +47,15 @@ class Cell:
 
     @property
     def splits_backward(self) -> bool:
-        """True where gradients of inputs and of weights are actions of their own, or may be: what
-        has no closed form and is not interleaved is solved by its timeline, whatever it is."""
+        """Whether gradients of inputs and of weights are separate actions. Schedules without a
+        closed form that are not interleaved count as such, because they are solved by their
+        timeline."""
         kind = schedule_kind(self.schedule)
         return kind.splits_backward or not (kind.closed_form or kind.stages_per_rank == 0)
 
     @property
-    def timed(self) -> bool:
-        """Whether only the timeline tells the step: of stages in turn and of split backwards."""
+    def needs_timeline(self) -> bool:
+        """Whether the step time needs the timeline: interleaved stages, or a split backward."""
         return self.schedule == "interleaved" or self.splits_backward
 
     def __str__(self) -> str:

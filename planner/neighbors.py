@@ -1,7 +1,7 @@
-"""Neighboring questions, solved anew: what would fit where nothing does, and what a change brings.
+"""Neighbors of a request: what would fit if nothing does, and the effect of a change.
 
-A neighbor changes the axes, the cluster or both, and names the flag that does it. Other clusters to
-try have more nodes, or devices with more memory.
+A neighbor changes the axes, the cluster or both, and names the flag for it. Other clusters have
+more nodes, or devices with more memory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Neighbor(Generic[Question]):
-    """A change of a question: neighbors of one kind are tried in order until one has an answer.
+    """A changed request. Neighbors of one kind are tried in order until one has an answer.
 
-    change, flag   what the change is called and the flag that makes it
+    change, flag  name of the change, and the flag that makes it
     """
 
     kind: str
@@ -41,7 +41,7 @@ def answered(
     most: float = math.inf,
     has_time: Callable[[], bool] = lambda: True,
 ) -> list[tuple[Neighbor[Question], Answer]]:
-    """Of every kind the first neighbor that has an answer, of so many kinds at most."""
+    """The first neighbor of each kind that has an answer, for at most `most` kinds."""
     found: dict[str, tuple[Neighbor[Question], Answer]] = {}
     for neighbor in neighbors:
         if len(found) == most or not has_time():
@@ -53,7 +53,7 @@ def answered(
 
 
 def fullest_term(memory: RankMemory, running: str = "working memory of one block") -> str:
-    """What fills a rank most; `running` is what its working memory is called."""
+    """The largest part of a rank's memory; `running` is the name of its working memory."""
     terms = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,
@@ -74,7 +74,7 @@ _NAMED = re.compile(r"^(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)$")
 
 @dataclass(frozen=True, slots=True)
 class ClusterName:
-    """`16x8xh100-sxm`: nodes, devices of each, the device."""
+    """The parts of `16x8xh100-sxm`: nodes, devices per node, device."""
 
     nodes: int
     per_node: int
@@ -86,7 +86,7 @@ class ClusterName:
 
 
 def cluster_name(cluster: Cluster) -> ClusterName | None:
-    """The cluster's name in parts; None where the name does not say how it is built.
+    """The cluster's name in parts; None if the name does not describe the cluster.
 
     >>> str(ClusterName(2, 8, "h100-sxm"))
     '2x8xh100-sxm'
@@ -96,8 +96,8 @@ def cluster_name(cluster: Cluster) -> ClusterName | None:
 
 
 def grown(cluster: Cluster, times: int, rebuild: Rebuild) -> Cluster:
-    """The cluster with so many times the nodes: by its name where the name says how it is built,
-    else with its outermost level reaching all of them."""
+    """The cluster with `times` as many nodes: by its name if that describes it, otherwise with
+    an outermost level that joins all nodes."""
     name = cluster_name(cluster)
     if name is not None:
         return rebuild(str(replace(name, nodes=name.nodes * times)))
@@ -112,7 +112,7 @@ def grown(cluster: Cluster, times: int, rebuild: Rebuild) -> Cluster:
 
 
 def larger_clusters(cluster: Cluster, rebuild: Rebuild) -> Iterator[Cluster]:
-    """Twice, four times, ... the nodes."""
+    """The cluster with twice, four times, ... the nodes."""
     times = 2
     while times <= _MOST_TIMES:
         try:
@@ -123,10 +123,10 @@ def larger_clusters(cluster: Cluster, rebuild: Rebuild) -> Iterator[Cluster]:
 
 
 def with_device(cluster: Cluster, device: Device, rebuild: Rebuild) -> Cluster:
-    """The cluster with all devices replaced: by its name where that says how it is built, else in
-    place, with the links as they are.
+    """The cluster with all devices replaced: by its name if that describes it, otherwise with the
+    same links.
 
-    Raises ShardwrightError where the named cluster cannot be.
+    Raises ShardwrightError if the named cluster is impossible.
     """
     short = min((device.name, *device.aliases), key=len)
     name = cluster_name(cluster)
@@ -139,7 +139,7 @@ def with_device(cluster: Cluster, device: Device, rebuild: Rebuild) -> Cluster:
 def with_more_memory(
     cluster: Cluster, others: tuple[Device, ...], rebuild: Rebuild
 ) -> Iterator[tuple[Device, Cluster]]:
-    """As many devices of each type that has more memory: same vendor first, least memory first."""
+    """The cluster with devices of more memory, per type; same vendor and least memory first."""
     if not cluster.homogeneous:
         return
     now = cluster.groups[0].device

@@ -284,8 +284,9 @@ def equal_chunks(space: LayoutContext, chunks: int) -> bool:
     return layers % chunks == 0 or (layers + (space.predictor_units or 2)) % chunks == 0
 
 
-def alike_meshes(space: LayoutContext, meshes: Meshes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """[groups] the first mesh of each group with equal choices, and [meshes] the group of each."""
+def mesh_groups(space: LayoutContext, meshes: Meshes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Groups of meshes with equal choices: [groups] the first mesh of each, and [meshes] the group
+    of each mesh."""
     keys = [
         meshes.pp,
         space.global_batch // (meshes.dp * meshes.micro_batch),

@@ -1,4 +1,4 @@
-"""The tolerances of every search: what `optimal` means, and what counts as equal."""
+"""Tolerances of all searches: the gap of `optimal`, and when two values are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python twins of the commands: the same words, values in and out, nothing printed.
+"""The Python functions of the commands: same names, values in and out, nothing printed.
 
 The plug-in `frameworks` adds those that read or write files of other frameworks. A result prints
 like its command, in a notebook too, and has `table()` and `to_pandas()`
@@ -23,8 +23,8 @@ from shardwright.python_size import size as size
 from shardwright.requests import python_plan
 from shardwright.requests.imported_file import is_imported
 from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.opened_plan import OpenedPlan, PlanLike, open_plan, opened_plan
-from shardwright.requests.places import local_profile
 from shardwright.requests.planned_step import refuse_devices_of_plan, step_of, step_of_answer
 from shardwright.requests.predicted_plan import predict_plan, predicted_again
 from shardwright.requests.price_request import price_for as price_for
@@ -212,7 +212,7 @@ def run(
 ) -> Measurement:
     """Run the plan in a file on this machine; `model` names it where the plan's name does not.
 
-    device  cpu or cuda; "": GPUs for a plan for GPUs where this machine has some, else the CPU
+    device  cpu or cuda; "": cuda for a GPU plan if this machine has GPUs, otherwise cpu
     """
     from executor.launch import run_plan
 

@@ -1,4 +1,4 @@
-"""The command line: its commands in the order of the help, and how it ends.
+"""The command line: its commands in the order of the help, and its exit codes.
 
 Typer and rich only at import; a command's file, shardwright/commands/NAME.py, when it is asked for.
 """

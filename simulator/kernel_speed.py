@@ -1,6 +1,5 @@
-"""Seconds of matmuls and attention on an accelerator, for traced and for described work alike: from
-the surfaces that were measured on it or on a relative (profiles/hardware/kernels/gemm_surface.py,
-attention_surface.py)."""
+"""Seconds of matmuls and attention on an accelerator, for both routes: from surfaces measured on it
+or on a relative (profiles/hardware/kernels/gemm_surface.py, attention_surface.py)."""
 
 from __future__ import annotations
 

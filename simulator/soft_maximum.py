@@ -1,4 +1,4 @@
-"""The larger of two times that mostly hide each other: host and device, computing and messages."""
+"""Soft maximum of two overlapping times: host and device, or compute and messages."""
 
 from __future__ import annotations
 

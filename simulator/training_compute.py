@@ -1,4 +1,4 @@
-"""Total training compute, beside the thresholds that laws name.
+"""Total training compute, and the thresholds of laws.
 
 Counted per run: model FLOPs of the forward and backward passes over all tokens (simulator/mfu.py).
 """

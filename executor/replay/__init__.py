@@ -1,1 +1,1 @@
-"""What replays of a model need to know: its data flow, its draws, what crosses cuts."""
+"""Data flow, random draws and message types: what a stage needs to replay a model."""

@@ -1,19 +1,18 @@
-"""The data flow of a model call by call, from one run on shapes alone.
+"""The data flow of a model, call by call, recorded in one run on fake tensors.
 
-A model's forward is a sequence of calls: of its units (weight-holding modules without a block
+A model's forward is a sequence of calls: of its units (modules with weights and without a block
 boundary inside) and of torch functions in the code between them. Calls that depend on no weight
 (masks, positions) are repeated by every stage and are not recorded. Every other call belongs to the
-block in whose part of the forward it runs, and makes values that later calls take. This is all a
-stage needs to know to run any set of blocks: which calls are its own, what it receives, and what
-other stages take from it.
+block in whose part of the forward it runs, and makes values that later calls take. From this, a
+stage knows which calls are its own, what it receives, and which values other stages need.
 
 A plan may run blocks in another order than the model (block_order.py). A block whose outputs are
-used late, or never, then runs after blocks that the model runs after it. Its part of the code may
-hold views of other blocks' outputs (`x.view(...)`), which the trace follows by their storage and
-counts for no block; `where_used_first` moves them to the block that uses them first.
+used late, or never, then runs after blocks that the model runs after it. Its code may create views
+of other blocks' outputs (`x.view(...)`), which the trace follows by their storage and counts for no
+block; `where_used_first` moves them to the first block that uses them.
 
-In the replay of a stage (executor/stages.py) the same calls come by in the same order, so that a
-call is identified by its number.
+In the replay of a stage (executor/stages.py) the calls come in the same order, so a call is
+identified by its number.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf of what a call gave back.
+    """One leaf of the result of a call.
 
-    value   number of the value that the leaf is from now on, or -1 where the call made none
-    source  position among the call's input leaves of the very tensor that comes back, or -1
-    handed  number of the value that a unit hands on as it is, or -1
-    plain   what it is where it is no tensor
+    value   number of the value that the leaf now has, or -1 if the call made none
+    source  position of the same tensor among the call's input leaves, or -1
+    handed  number of a value that a unit returns unchanged, or -1
+    plain   the object, if it is not a tensor
     """
 
     value: int
@@ -66,7 +65,8 @@ class Leaf:
 class Call:
     """A call that depends on weights: of a unit (`function` is its path) or of a torch function.
 
-    takes   numbers of the values among its inputs;  writes  it changes its first input in place
+    takes   numbers of the values among its inputs
+    writes  whether it changes its first input in place
     """
 
     block: int
@@ -79,7 +79,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor that a call made: in which block, its shape and type, and who takes it (blocks)."""
+    """A tensor made by a call: its block, shape, type, and the blocks that take it."""
 
     block: int
     shape: tuple[int, ...]
@@ -119,7 +119,7 @@ class DataFlow:
     differentiated: frozenset[str] = frozenset()
 
     def crossing(self, cut: int) -> tuple[int, ...]:
-        """Numbers of the values made by blocks before `cut` and taken by blocks from it on."""
+        """Numbers of the values made before block `cut` and used by that block or later ones."""
         return tuple(
             number
             for number, value in enumerate(self.values)
@@ -127,14 +127,14 @@ class DataFlow:
         )
 
     def shapes(self, cut: int) -> Shapes:
-        """Of what crosses the cut before block `cut`, as it crosses; nothing before block 0."""
+        """Shapes and types of the tensors sent over the cut before block `cut`; () for block 0."""
         crossing = [self.values[number] for number in (self.crossing(cut) if cut else ())]
         return tuple(wire_form(value.shape, value.dtype) for value in crossing)
 
 
 def takes_shape_only(func: Any) -> bool:
-    """Whether a torch function reads no more of its tensor than shape, type and device: what it
-    makes depends on no weight, and every stage makes its own."""
+    """Whether a torch function reads only shape, type and device of its tensor, so that its result
+    depends on no weight and every stage can compute it."""
     return getattr(func, "__name__", "") in _OF_SHAPE
 
 
@@ -143,9 +143,9 @@ _OF_SHAPE |= {f"new_{kind}" for kind in ("zeros", "ones", "empty", "full", "tens
 
 
 class _Recording:
-    """The calls of one run of the whole model, which stands on shapes alone (fake tensors).
+    """The calls of one run of the whole model on fake tensors.
 
-    entries  of the blocks, in the plan's order; "" is the block that begins with the forward
+    entries  of the blocks, in the plan's order; "" is the block at the beginning of the forward
     units    paths of the modules that run as a whole
     """
 
@@ -172,7 +172,7 @@ class _Recording:
         self._numbers: dict[int, tuple[Tensor, int]] = {}
 
     def of(self, run: Callable[[], Any]) -> DataFlow:
-        """The flow of a run, which calls the model and its loss."""
+        """The data flow of `run`, which calls the model and its loss."""
         self._enter(self._entries.index(""))
         handles = []
         for block, path in enumerate(self._entries):
@@ -192,7 +192,7 @@ class _Recording:
         return self._flow()
 
     def _enter(self, block: int, *_: Any) -> None:
-        """From here on the calls are this block's, if it has not been entered before."""
+        """Assign the following calls to this block, if it has not been entered before."""
         if block not in self._reached:
             self._block = block
             self._reached.add(block)
@@ -218,7 +218,7 @@ class _Recording:
             self._note(path, tree_leaves(self._given), output)
 
     def _handle(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call of a torch function."""
+        """Record a call of a torch function."""
         if func is torch.autograd.grad and self._depth == 0:
             called = (call.function for call in self._calls)
             self._differentiated.update(name for name in called if isinstance(name, str))
@@ -238,7 +238,8 @@ class _Recording:
         return isinstance(x, Tensor) and (x.requires_grad or id(x) in self._numbers)
 
     def _note_reads(self, inputs: Sequence[Any], *, depends: bool = True) -> None:
-        """Weights among these are read here; of its own a unit reads inside."""
+        """Record that weights among these are read here (a unit's reads of its own weights
+        excluded)."""
         for x in inputs:
             owners = self._owners.get(id(x), ())
             if owners and not (self._depth and self._running in owners):
@@ -250,7 +251,7 @@ class _Recording:
     def _note(
         self, function: Any, inputs: Sequence[Any], out: Any, *, writes: bool = False
     ) -> None:
-        """A call with these input leaves gave `out` back."""
+        """Record a call with these input leaves and the result `out`."""
         leaves, spec = tree_flatten(out)
         if not any(isinstance(x, Tensor) for x in leaves):
             return
@@ -323,9 +324,9 @@ def units_of(module: nn.Module, opening: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
-    """The data flow of a model whose blocks open at `entries`; the built model is used up by it.
+    """The data flow of a model whose blocks start at `entries`; changes the built model.
 
-    Raises MismatchError where the model has no module of an entry's name, or never calls it.
+    Raises MismatchError if the model has no module with an entry's name, or never calls it.
     """
     modules = dict(built.module.named_modules())
     opening = tuple(entry for entry in entries if entry)
@@ -374,8 +375,8 @@ def _fake_state(module: nn.Module) -> None:
 
 
 def where_used_first(calls: Sequence[Call]) -> tuple[tuple[Call, ...], dict[int, set[int]]]:
-    """The calls, those of functions whose results an earlier block takes in that block, and by the
-    number of a value the blocks that take it. What writes in place stays where it is."""
+    """The calls, with functions moved to the first block that takes their result, and for each
+    value the blocks that take it. Calls that write in place are not moved."""
     taken: dict[int, set[int]] = {}
     found = []
     for call in reversed(calls):
@@ -391,7 +392,8 @@ def where_used_first(calls: Sequence[Call]) -> tuple[tuple[Call, ...], dict[int,
 
 
 def written_units(flow: DataFlow) -> frozenset[str]:
-    """Paths of the units, and of others whose outputs go into such a function beside one."""
+    """Paths of the units, and of other modules whose outputs are inputs of such a function with
+    one."""
     makers = {leaf.value: call.function for call in flow.calls for leaf in call.leaves}
     between = [call for call in flow.calls if not isinstance(call.function, str)]
     writing = [call for call in between if any(leaf.source >= 0 for leaf in call.leaves)]

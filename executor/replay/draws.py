@@ -1,11 +1,11 @@
-"""What a model draws at random (dropout, noise, layers skipped), alike in its stages and whole.
+"""Random draws of a model (dropout, noise, skipped layers), equal in stages and in the whole model.
 
-Every draw has a seed of its own, made of the run's seed, the step, the micro-batch of the global
-batch and the place in the model: for a unit (a weight-holding module that runs as a whole) its path
-and which of its calls it is, for a function in the code between units its number among those that
-draw. So a stage draws what the unsplit model draws there, whoever runs the rest, and a checkpointed
-unit draws the same again, since torch keeps its generator's state. `random`, numpy's functions and
-generators that modules keep are seeded with torch's, each with a seed of its own.
+Every draw has a separate seed, computed from the run's seed, the step, the micro-batch of the
+global batch and the place in the model: for a unit (a module with weights that runs as a whole) its
+path and the number of the call, for a function in the code between units its number among those
+that draw. So a stage draws the same numbers as the unsplit model, and a checkpointed unit draws
+them again, since torch restores the generator's state. `random`, numpy's functions and generators
+in modules are seeded in the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CHANCES = ("p", "dropout", "dropout_p")
 
 
 class DrawsSeen(TorchDispatchMode):
-    """Around a run on shapes: `any` is True once something has been drawn."""
+    """Context around a run on fake tensors: `any` is True once a random number has been drawn."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch's
@@ -58,8 +58,9 @@ class Draws:
     """The draws of one model.
 
     step    of the run, from 0
-    beside  the model draws from `random`, numpy's functions or generators of its own, too: theirs
-            take nine tenths of the 80 us around a unit (two cores, torch 2.13, 2026-11-23)
+    beside  whether the model also draws from `random`, numpy's functions or its own generators:
+            seeding them takes nine tenths of the 80 us around a unit (two cores, torch 2.13,
+            2026-11-23)
     """
 
     def __init__(self, seed: int, *, beside: bool = True) -> None:
@@ -72,8 +73,8 @@ class Draws:
         self._looking = TorchCallSwitch(self._between)
 
     def watch(self, module: nn.Module, units: Iterable[str]) -> None:
-        """Give every call of these units a seed of its own; in a model that is one unit ("") each
-        function that draws has one."""
+        """Seed every call of these units; in a model that is one unit (""), every function that
+        draws."""
         if self._beside is not None:
             self._beside.add(module)
         found = dict(module.named_modules())
@@ -85,7 +86,7 @@ class Draws:
 
     @contextmanager
     def forward(self, micro_batch: int) -> Iterator[None]:
-        """Around the forward of a micro-batch, by its number in the global batch."""
+        """Context around the forward of a micro-batch, given its number in the global batch."""
         self._scope = f"{self._seed}:{self.step}:{micro_batch}"
         self._inside = 0
         self._calls.clear()
@@ -145,9 +146,9 @@ class Draws:
 
 
 def _seed(seed: int) -> None:
-    """As torch.manual_seed, which on a machine without CUDA notes the stack of every call for
-    later: a third of a millisecond a unit, half as much again as the forward of a small vision
-    transformer (torch 2.13, 2026-11-22)."""
+    """Seed torch's generator. torch.manual_seed would, on a machine without CUDA, record the stack
+    of every call for later: a third of a millisecond per unit, half of the forward of a small
+    vision transformer (torch 2.13, 2026-11-22)."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed)

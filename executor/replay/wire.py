@@ -1,8 +1,8 @@
-"""Number types: what crosses a cut, what weights are stored in, what a unit's inputs are cast to.
+"""Data types: of tensors sent between stages, of stored weights, and of a unit's inputs.
 
-Torch's pipelines expect a gradient of every tensor that a stage sends. Whole numbers, truth values
-and complex numbers therefore cross as floating-point tensors of the same values or bits, and a
-tensor without a gradient in the model gets one of zeros here, which ends at the stage that sent it.
+Torch's pipelines expect a gradient of every tensor that a stage sends. Integers, booleans and
+complex numbers are therefore sent as floating-point tensors of the same values or bits, and a
+tensor without a gradient in the model gets zeros here, which end at the stage that sent it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SAME_VALUE = {torch.bool: torch.float16, torch.uint8: torch.float16, torch.int8
 
 
 def wire_form(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and type of what crosses for a tensor of this shape and type."""
+    """Shape and type in which a tensor of this shape and type is sent."""
     if dtype.is_complex:
         return (*shape, 2), dtype.to_real()
     return shape, _SAME_BITS.get(dtype) or _SAME_VALUE.get(dtype) or dtype
 
 
 def sent(x: Tensor) -> Tensor:
-    """What crosses for `x`; gradients flow through where `x` may have any."""
+    """The tensor as sent; gradients pass through if `x` can have any."""
     if x.is_complex():
         return torch.view_as_real(x.resolve_conj())
     if x.dtype in _SAME_BITS:
@@ -37,8 +37,8 @@ def sent(x: Tensor) -> Tensor:
 
 
 def taken(wire: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tensor:
-    """The tensor that crossed as `wire`; without its graph where it has no gradient in the model:
-    attention with a mask that needs one runs on another kernel."""
+    """The tensor received as `wire`; detached if it has no gradient in the model, because attention
+    uses another kernel for a mask that requires one."""
     found = wire if requires_grad else wire.detach()
     if dtype.is_complex:
         # A view of a leaf must not be written to in place; the model may.
@@ -49,11 +49,10 @@ def taken(wire: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tensor:
 
 
 def answering(outputs: Sequence[Tensor], quiet: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """A stage's outputs, so that its backward runs and gives zeros to those of its inputs that
-    have no gradient.
+    """A stage's outputs, changed so that its backward gives zeros to inputs without a gradient.
 
-    quiet  what was received of them; a stage that trains nothing and was given nothing that does
-           has outputs that are leaves
+    quiet  received tensors without a gradient. A stage that trains nothing, and received nothing
+           with a gradient, has outputs that are leaves
     """
     made = list(outputs)
     at = next((i for i, x in enumerate(made) if x.requires_grad), 0)
@@ -65,7 +64,7 @@ def answering(outputs: Sequence[Tensor], quiet: Sequence[Tensor]) -> tuple[Tenso
 
 
 class _Answering(torch.autograd.Function):
-    """A tensor as it is; its backward gives zeros to the others."""
+    """Returns a tensor unchanged; its backward gives zeros to the others."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, *quiet: Tensor) -> Tensor:
@@ -79,8 +78,8 @@ class _Answering(torch.autograd.Function):
 
 
 def narrowed(unit: nn.Module, given: Any) -> Any:
-    """What a unit is given, numbers in a wider type than it computes in cast to its own, as FSDP2
-    casts them (`MixedPrecisionPolicy.cast_forward_inputs`); `given` itself where there are none."""
+    """A unit's inputs, cast to its compute type if they are wider, as FSDP2 does
+    (`MixedPrecisionPolicy.cast_forward_inputs`); `given` itself if there is nothing to cast."""
     kept = (p.dtype for p in unit.parameters() if p.dim() and p.is_floating_point())
     narrow = next(kept, torch.float64)
 
@@ -94,6 +93,6 @@ def narrowed(unit: nn.Module, given: Any) -> Any:
 
 
 def stored_type(parameter: Tensor) -> torch.dtype:
-    """The type in which a weight is stored: fp32 whatever the model computes in, but in fp64."""
+    """The type in which a weight is stored: fp32 for every compute type except fp64."""
     narrow = parameter.is_floating_point() and parameter.dtype != torch.float64
     return torch.float32 if narrow else parameter.dtype

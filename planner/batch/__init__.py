@@ -1,0 +1,1 @@
+"""Sweeps over many requests: workers, cached answers, stored results."""

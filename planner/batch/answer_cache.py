@@ -1,4 +1,4 @@
-"""Answers that were found before, by the content of their question.
+"""Cache of answers on disk, by the content of the question.
 
 The key is a hash of everything that an answer follows from: the model (its configuration; for a
 factory, whose code may change under its name, its traces), the cluster's content, workload, space,

@@ -1,4 +1,4 @@
-"""Answer files: a plan of our own executor or a framework's layout, told apart by their schema."""
+"""Answer files: plans of our own executor and layouts of frameworks, read by their schema."""
 
 from __future__ import annotations
 

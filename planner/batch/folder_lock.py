@@ -1,4 +1,4 @@
-"""`folder_held`: one sweep at a time works in a folder, and the next one is told who does.
+"""`folder_held`: a lock on the folder of a sweep; another sweep reports its owner.
 
 The lock is the operating system's (flock), on a hidden file of the folder, and ends with the
 process that holds it, however that ends: a killed sweep leaves nothing to be removed by hand.

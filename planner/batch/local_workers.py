@@ -1,4 +1,4 @@
-"""Workers on this machine: fresh processes of one thread each, fed with lines of text.
+"""Worker processes on this machine with one thread each, which receive jobs as lines of text.
 
 A process is a plain Python that imports one function and answers each line on its standard input
 by a line on its standard output. Nothing is pickled, the caller's own main module is not imported

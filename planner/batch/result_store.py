@@ -1,4 +1,4 @@
-"""`ResultStore`: the answers of a sweep in one SQLite file, each kept the moment it is there.
+"""`ResultStore`: the answers of a sweep in one SQLite file, each stored immediately.
 
 While a sweep runs the file holds what was answered (`answers`: a job's key, the version of code and
 data that answered, the answer as compressed JSON). At the end it is written anew, with the tables

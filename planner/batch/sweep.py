@@ -1,4 +1,4 @@
-"""Values of a sweep: questions, the jobs that workers solve for them, and their answers.
+"""Values of a sweep: its questions, the jobs for workers, and the answers.
 
 Workers are any callable: this process, others on this machine, a Ray cluster. Questions that differ
 by their price alone are one job: a price changes what a plan costs, not which plan is best (the

@@ -1,0 +1,1 @@
+"""The search block by block: over degrees and schedules of a traced model."""

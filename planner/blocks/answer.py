@@ -1,12 +1,12 @@
-"""From a setting (legal plans and their prices) to a plan file with its proof.
+"""Search a setting (legal cells and their costs), and return a plan file with its proof.
 
-1. every legal cell is priced at once by its lower bound; cells that surely lack memory fall;
-2. cells are refined in the order of their bounds, exactly inside, by the event timeline at last;
-3. it ends when no bound is left under the best plan: status `optimal` where best and bound meet
-   within tolerances.OPTIMAL_GAP, else `feasible` with the gap;
-4. nothing fits: status `infeasible`, with the nearest plan and changes under which one exists.
+1. Every legal cell gets a lower bound; cells that certainly exceed the memory are discarded.
+2. Cells are solved in the order of their bounds, exactly, and checked by the event timeline.
+3. The search ends when no bound is below the best plan. Status `optimal` if best and bound agree
+   within tolerances.OPTIMAL_GAP, otherwise `feasible` with the gap.
+4. If nothing fits: status `infeasible`, with the nearest plan, and changes that make one fit.
 
-Equal inputs give equal answers, apart from `search_time_s` and where a time limit cuts in.
+Equal inputs give equal answers, except for `search_time_s` and when a time limit ends the search.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TRIED_RUNNERS_UP = 9  # cells solved at most to find them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where a search takes place: the legal plans and what they cost."""
+    """The input of a search: the legal cells and their costs."""
 
     context: LayoutContext
     costs: SimulatorCosts
@@ -54,16 +54,16 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """How to search.
+    """Options of a search.
 
-    solver     `dp`, `ilp`, or `auto`: the dynamic program, with the integer program as the
-               certificate of the best cell where that is cheap
-    progress   called with bound, incumbent, gap and seconds after every cell
-    time_limit_s   ends the search with the best plan so far; so does an interrupt
-    clock      seconds; only for the limit, for progress and for `search_time_s`
-    layouts    the answer of the search over layouts to the same question: a plan that is a layout
-               has that layout's price and is looked for there alone, so that here those are left
-               out (`is_layout`) and only faster plans are sought
+    solver        `dp`, `ilp`, or `auto`: the dynamic program, and the integer program as
+                  certificate of the best cell where it is cheap
+    progress      called with bound, incumbent, gap and seconds after every cell
+    time_limit_s  ends the search with the best plan so far; so does an interrupt
+    clock         seconds; only for the limit, for progress and for `search_time_s`
+    layouts       answer of the search over layouts to the same request. Plans that are layouts have
+                  that search's price and are left out here (`is_layout`): only faster plans are
+                  searched
     """
 
     solver: str = "auto"
@@ -85,10 +85,10 @@ def search_setting(
 ) -> PlanFile:
     """The plan file of a setting.
 
-    candidates, change   what to try where nothing fits, and the setting that each leads to
-                         (None where the model or the cluster forbids it)
+    candidates, change  changes to try if nothing fits, and the setting of each (None if the model
+                        or the cluster forbids it)
 
-    Raises InputError where the space holds no legal cell.
+    Raises InputError if the space contains no legal cell.
     """
     if options.solver != "dp":  # before the search, whose result CP-SAT certifies
         need_package("ortools", "planning block by block")
@@ -123,8 +123,8 @@ def search_setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """The cells of a setting with the bytes that each surely lacks, and what was found: the best
-    first, one of each family, with the runners-up that were looked for after the proof."""
+    """The cells of a setting with lower bounds on their missing bytes, and the plans found: the
+    best first, one per family, including the runners-up searched after the proof."""
 
     missing: dict[Cell, float]
     solver: CellSolver
@@ -135,7 +135,7 @@ class _Solved:
 def _solve(
     setting: Setting, space: Axes, options: SearchOptions, *, first_only: bool = False
 ) -> _Solved:
-    """The best plans of a setting; `first_only`: the first that is found, and no runners-up."""
+    """The best plans of a setting; with `first_only` the first plan, without runners-up."""
     costs, cells = setting.costs, legal_cells(space, setting.context)
     solver = cell_solver(costs, solver=options.solver, seed=options.seed)
     missing = {cell: costs.missing_bytes(cell) for cell in cells}
@@ -152,7 +152,7 @@ def _solve(
     again: list[Candidate[int]] = []  # refined to no plan under the best: there may be slower ones
 
     def refine(at: int, below: float) -> float:
-        """Offers what is found of a cell, and gives the bound of what is not."""
+        """Offer the plans of a cell; returns a lower bound on the others."""
         found = solver.refine(cells[at], below, lower[at])
         bound_s = max(found.bound_s, lower[at])
         known = found.plan is not None and options.is_layout(found.plan)
@@ -165,7 +165,7 @@ def _solve(
 
     order = sorted((lower[at], at, at) for at in range(len(cells)))
     with search.until_the_end():
-        left = search.explore(order, lambda at: search.looked_at(refine(at, search.best)))
+        left = search.explore(order, lambda at: search.count_refined(refine(at, search.best)))
     if search.complete and search.found:
         settled, tried = set(search.found), Counter[Family]()
 
@@ -173,7 +173,7 @@ def _solve(
             tried[family(cells[at])] += 1
             refine(at, search.shown(RUNNERS_UP))
 
-        search.look_further(
+        search.open_runners_up(
             heapq.merge(left, sorted(again)),
             look,
             runners_up=RUNNERS_UP,
@@ -194,7 +194,7 @@ Family = tuple[str, str]
 
 
 def family(cell: Cell) -> Family:
-    """What makes two plans look different to a reader: the mesh and the schedule."""
+    """The mesh and the schedule; runners-up differ from the best in these."""
     return (cell.degrees.mesh_text, cell.schedule)
 
 
@@ -231,15 +231,15 @@ def _step_s(answer: PlanFile | None) -> float:
 
 
 def _bound_s(layouts: PlanFile | None) -> float:
-    """Seconds that no layout is faster than; infinite where layouts were not searched or are proven
-    not to fit, 0 where nothing is proven of them."""
+    """Lower bound on the step of all layouts in seconds: infinite if layouts were not searched or
+    provably do not fit, 0 if nothing is proven."""
     if layouts is None or layouts.plan is None:
         return math.inf
     return layouts.bound or 0.0
 
 
 def _with_layouts(layouts: PlanFile, answer: PlanFile, bound_s: float) -> PlanFile:
-    """The answer of the search over layouts, where no other plan is faster than its best."""
+    """The answer of the search over layouts, if no other plan is faster than its best."""
     found = replace(
         layouts,
         cells_considered=layouts.cells_considered + answer.cells_considered,
@@ -258,7 +258,7 @@ def _relaxations(
     change: Callable[[Axes, Cluster], Setting | None],
     options: SearchOptions,
 ) -> tuple[Relaxation, ...]:
-    """Of every kind of change the first under which a plan is found."""
+    """The first change of each kind under which a plan fits."""
     quiet = SearchOptions(solver="dp", seed=options.seed, clock=options.clock)
 
     def solve(changed: tuple[Axes, Cluster]) -> Refinement | None:

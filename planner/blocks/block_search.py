@@ -1,4 +1,4 @@
-"""The search: from a traced model, a cluster and a workload to a plan file with its proof."""
+"""Search block by block: a traced model, a cluster and a workload give a plan with its proof."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def search(
     price: Sourced | None = None,
     options: SearchOptions | None = None,
 ) -> PlanFile:
-    """The best plan of the space on the cluster, its bound, its gap and its runners-up; or why
-    there is none and what would change that.
+    """The best plan of the space on the cluster with its bound, gap and runners-up; or why no plan
+    fits, and what would change that.
 
-    space     what each axis may be; pins are constraints
-    price     US dollars per device-hour
+    space  allowed values per axis
+    price  US dollars per device-hour
 
-    Equal inputs give equal plan files, but for `search_time_s`.
-    Raises InputError where the space holds no legal cell, where no device has a rate for the
-    precision, or where the limit ended the search before any plan was found. Of mixed devices only
-    plans are searched whose stages keep to one type; `plan_mixed` searches all.
+    Equal inputs give equal plan files, except for `search_time_s`. Raises InputError if the space
+    contains no legal cell, if a device has no rate for the precision, or if the time limit ended
+    the search before a plan was found. On mixed devices, only plans with one device type per stage
+    are searched; `plan_mixed` searches all.
     """
     options = options or SearchOptions()
     if not cluster.homogeneous:
@@ -86,8 +86,8 @@ def search(
 
 
 def _keeping_to_types(space: Axes, cluster: Cluster) -> Axes:
-    """The space of plans that the simulator prices right: it takes a pipeline rank's first device
-    for all of its devices."""
+    """The space of plans that the simulator prices correctly: it assumes that all devices of a
+    pipeline rank are of the type of the first."""
     kept = one_type_stages(cluster, space)
     if kept is None:
         counts = ", ".join(
@@ -102,7 +102,7 @@ def _keeping_to_types(space: Axes, cluster: Cluster) -> Axes:
 
 
 def one_type_stages(cluster: Cluster, space: Axes) -> Axes | None:
-    """The space with those pp whose ranks' devices are all of one type; None where no pp is."""
+    """The space, restricted to pp with one device type per rank; None if there is none."""
     runs = itertools.groupby(cluster.groups, key=lambda group: group.device.name)
     counts = [sum(group.count * group.devices_per_node for group in run) for _, run in runs]
     common = math.gcd(*itertools.accumulate(counts))
@@ -115,8 +115,8 @@ def one_type_stages(cluster: Cluster, space: Axes) -> Axes | None:
 
 
 def _that_run(space: Axes, traced: Traced, workload: Workload) -> Axes:
-    """The space without micro-batches of one sample where the model does not run on one (batch
-    normalisation of single values); raises TraceError where only that is allowed."""
+    """The space without micro-batches of one sample if the model cannot run on one (batch
+    normalization of single values); raises TraceError if no other is allowed."""
     if not space.allows("micro_batch", 1):
         return space
     try:
@@ -131,8 +131,8 @@ def _that_run(space: Axes, traced: Traced, workload: Workload) -> Axes:
 
 
 def _one_replica(space: Axes, context: LayoutContext) -> Axes:
-    """The space with one replica where the model carries state from call to call; raises InputError
-    where that leaves nothing."""
+    """The space, restricted to one replica if the model carries state from call to call; raises
+    InputError if that leaves nothing."""
     why = context.why_one_replica
     if not why:
         return space

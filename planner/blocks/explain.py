@@ -1,6 +1,5 @@
-"""Reasons: why a runner-up is slower than the plan, and, if nothing fits, which plan comes nearest,
-its tight stage and the memory term that binds.
-"""
+"""Explanations: why a runner-up is slower, and, if nothing fits, the nearest plan, its fullest
+stage and the largest part of its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from simulator.values.prediction import Part, Prediction
 
 
 def why_not_first(plan: Plan, prediction: Prediction, best: Prediction) -> str:
-    """What makes `plan` slower than the best: the component that grew most, in its own terms.
+    """Why `plan` is slower than the best: the part of the step that grew most.
 
     Parameters: the runner-up, its prediction, the prediction of the best plan.
     """
@@ -63,10 +62,10 @@ _PRECISION = 0.01  # of the capacity, to which the missing memory is found
 def explain_infeasible(
     solver: CellSolver, missing: Mapping[Cell, float], relaxations: tuple[Relaxation, ...]
 ) -> Infeasibility:
-    """The nearest plan: the one that fits with the least memory more. Looked for in the first cell
-    of each of a few meshes, those that lack least by their bound.
+    """The nearest plan, which needs the least additional memory. Searched in the first cell of each
+    of a few meshes, those with the smallest shortfall by their bound.
 
-    missing  bytes that each cell lacks at least; none has a plan that fits
+    missing  lower bound on the missing bytes of each cell; no cell has a plan that fits
     """
     meshes: dict[tuple[int, int, int], Cell] = {}
     for cell in sorted(missing, key=lambda cell: (missing[cell], cell.micro_batch, cell)):
@@ -99,9 +98,10 @@ def explain_infeasible(
 def _least_more(
     solver: CellSolver, cell: Cell, least: float, limit: float
 ) -> tuple[float, Partition] | None:
-    """The least memory more with which the cell has a plan, and that plan; None above `limit`.
+    """The least additional memory with which the cell has a plan, and that plan; None above
+    `limit`.
 
-    least  more than this is surely needed
+    least  lower bound on the additional memory
     """
     best_with = solver.with_more(cell)
     step = solver.costs.capacity_bytes * _PRECISION

@@ -1,4 +1,4 @@
-"""`legal_cells`: what a search over blocks chooses from, with the rules of our own executor."""
+"""`legal_cells`: all candidates of the search block by block, by the rules of our own executor."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from simulator.values.runnable import free_schedules, why_not_runnable
 
 
 def block_rules() -> FrameworkRules:
-    """The rules of our own executor, of whose schedules only `free_schedules` are chosen freely."""
+    """The rules of our own executor, with `free_schedules` as the schedules of a free axis."""
     schedules = tuple(name for name in free_schedules() if name != NO_PIPELINE)
     return replace(load_framework(EXECUTOR).rules, schedules=schedules)
 
 
 def hybrid_options(axes: Axes) -> tuple[RunOption, ...]:
-    """The search's options: groups of hybrid sharding."""
+    """The options of the search: groups of hybrid sharding."""
     return tuple(RunOption(dp_replicate=groups) for groups in axes.replicate_groups)
 
 
 def legal_cells(axes: Axes, context: LayoutContext) -> tuple[Cell, ...]:
-    """Every legal cell in a fixed order; raises InputError where the pins leave none."""
+    """Every legal cell in a fixed order; raises InputError if the fixed axes allow none."""
     context = replace(context, options=hybrid_options(axes))
     meshes = meshes_of(axes, context)
     # Recomputation is chosen block by block.

@@ -1,6 +1,6 @@
-"""What could be changed so that a plan exists: candidates, nearest to what was asked first.
+"""Changes of a request under which a plan may fit, in order of distance from the request.
 
-The search solves each (planner/blocks/answer.py) and only shows those under which a plan was found.
+The search solves each (planner/blocks/answer.py) and reports only those with a plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ it led to."""
 
 
 def relaxation(found: Changed, plan: Plan, step_time_s: float) -> Relaxation:
-    """A change as it is shown, with the plan that proved it."""
+    """A change for the answer, with the plan that proves it."""
     return Relaxation(
         change=found.change.format(plan=plan),
         flag=found.flag.format(plan=plan),
@@ -47,10 +47,10 @@ def candidates(
     other_devices: Callable[[], tuple[Device, ...]],
     rebuild: Rebuild,
 ) -> Iterator[Changed]:
-    """Changes to try, those that cost nothing first.
+    """Changes to try, those without cost first.
 
-    other_devices   devices that the catalog offers; asked for last
-    rebuild         the cluster of a name such as `8x4xh100-sxm`
+    other_devices  devices of the catalog, tried last
+    rebuild        the cluster of a name such as `8x4xh100-sxm`
     """
     yield from _freed(space, cluster)
     for larger in larger_clusters(cluster, rebuild):
@@ -62,7 +62,7 @@ def candidates(
 
 
 def _freed(space: Axes, cluster: Cluster) -> Iterator[Changed]:
-    """Pins taken back, one by one, then all together."""
+    """The axes with each pin removed, one at a time, then all removed."""
     if space.recompute is not None and Recompute.FULL not in space.recompute:
         free = replace(space, recompute=None)
         change, flag = "recompute activations where memory is short", "none,attention,full"

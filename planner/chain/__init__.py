@@ -1,0 +1,1 @@
+"""The partition problem: blocks into pipeline stages, solved exactly."""

@@ -33,7 +33,7 @@ Added = tuple[Array, Array, Array, Array, Array]
 
 @dataclass(slots=True, kw_only=True)
 class _Frontier:
-    """Labels of one stage: where they start, their columns, and what they were built from."""
+    """Labels of one stage: their first cuts, their columns, and the labels that they extend."""
 
     start: Index
     columns: Array
@@ -42,8 +42,8 @@ class _Frontier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTable:
-    """What a stage can be: between which cuts, with its seconds by the fastest strategies that fit
-    its memory."""
+    """Possible stages: the pairs of cuts, and the seconds with the fastest strategies that fit in
+    memory."""
 
     start: Index
     end: Index
@@ -52,7 +52,7 @@ class StageTable:
 
 
 def labels_of(problem: PartitionProblem) -> list[StageLabels]:
-    """The stage labels of each of the problem's costs; they do not depend on the capacities."""
+    """The stage labels of each of the problem's costs; independent of the capacities."""
     return [StageLabels(problem.kinds, costs) for costs in problem.costs]
 
 
@@ -62,12 +62,12 @@ def partition(
     below: float = np.inf,
     labels: list[StageLabels] | None = None,
 ) -> Partition | None:
-    """The partition with the least step time, or None where none fits (or none is under `below`).
+    """The partition with the least step time, or None if none fits (or none is below `below`).
 
-    Exact up to a relative 1e-12. Ties go to the partition found first: later stages with fewer
-    blocks, strategies of lower index.
+    Exact up to a relative 1e-12. Ties go to the first partition found: fewer blocks in later
+    stages, then strategies of lower index.
 
-    labels   of a problem that differs in nothing but the capacities, to save growing them again
+    labels  of a problem that differs only in capacities, so that they are not computed again
     """
     return PartitionSolver(problem, labels).solve(below)
 
@@ -99,8 +99,8 @@ class PartitionSolver:
         self.time_before = self.forward_before + self.backward_before
 
     def stage_time_limit(self, upper: float) -> float:
-        """The blocks of no stage of a plan faster than `upper` take longer: a plan takes M T or
-        more, and W + (M - w) T or more, W being the time of all stages."""
+        """Upper limit on the time of a stage's blocks in any plan faster than `upper`: a plan takes
+        at least M T, and at least W + (M - w) T, where W is the time of all stages."""
         if not np.isfinite(upper):
             return np.inf
         micro, gpipe = self.problem.num_microbatches, self.problem.schedule == "gpipe"
@@ -112,14 +112,14 @@ class PartitionSolver:
         return limit * (1 + 1e-9) - self.beside
 
     def solve(self, below: float) -> Partition | None:
-        """The best partition under `below` seconds; None if there is none."""
+        """The best partition below `below` seconds; None if there is none."""
         tables = self.stage_tables(below)
         if any(table.start.size == 0 for table in tables):
             return None
         return self._cut(tables, below)
 
     def stage_tables(self, below: float) -> list[StageTable]:
-        """What each stage of a plan under `below` seconds can be."""
+        """The possible stages at each position of a plan below `below` seconds."""
         limit = self.stage_time_limit(below)
         return [self._stage_table(stage, limit) for stage in range(self.problem.num_stages)]
 
@@ -165,8 +165,8 @@ class PartitionSolver:
         return np.asarray(backward)
 
     def _surely_fits(self, stage: int, start: Index, end: Index) -> Bools:
-        """Where every block's fastest strategy fits, even if the largest rise of any block met all
-        that the stage keeps: those need no labels."""
+        """Stages in which every block's fastest strategy fits even if the largest rise of any block
+        came on top of all saved bytes: these need no labels."""
         problem, slot = self.problem, self.problem.slots[stage]
         costs = problem.costs[slot.costs]
         fastest = costs.backward_s.argmin(axis=1)

@@ -36,13 +36,13 @@ def relaxed_bound(
     tail_s: float,
     tails_s: Array,
 ) -> float:
-    """Seconds that no way to deal a cell's blocks to its stages undercuts; 0 where the programme
-    was not solved.
+    """Lower bound in seconds on every assignment of a cell's blocks to stages; 0 if the program was
+    not solved.
 
     flows       pairs (block, one that takes its tensors)
-    crossing_s  least seconds of one crossing between stages, there and back
-    tail_s      least seconds that a stage takes after its last backward
-    tails_s     [p, n] seconds that a block adds to them, at least
+    crossing_s  least seconds of one crossing between stages, forward and back
+    tail_s      least seconds of a stage after its last backward
+    tails_s     [p, n] least seconds that a block adds to them
     """
     p, n, micro = problem.num_stages, problem.num_blocks, problem.num_microbatches
     slots = problem.slots

@@ -1,13 +1,13 @@
-"""The integer programme: the same partition problem for OR-tools CP-SAT, as the certificate.
+"""The partition problem as an integer program for OR-tools CP-SAT, used as certificate.
 
-A binary says for every stage and every pair of cuts whether the stage lies between them, with the
-fastest strategies that fit its memory (chain/partition.py finds those); a stage begins where the
-one before it ends. Where a plan is known, stages that no faster plan can have are left out.
+For every stage and pair of cuts, a binary variable states whether the stage is between them, with
+the fastest strategies that fit in memory (from chain/partition.py). A stage begins where the
+previous one ends. If a plan is known, stages that no faster plan can have are left out.
 
-Times are rounded down to multiples of `unit_s`: so the programme is a relaxation, its bound is a
-bound on the true optimum, and the loss is at most `error_s` (every rounded time times how often it
-can count). The answer is deterministic: fixed seed, one worker, a limit in CP-SAT's deterministic
-time.
+Times are rounded down to multiples of `unit_s`. So the program is a relaxation, its bound is a
+bound on the true optimum, and the loss is at most `error_s` (every rounded time, multiplied by how
+often it can count). The answer is deterministic: fixed seed, one worker, a limit in CP-SAT's
+deterministic time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _KEPT = 1 + 1e-9  # of a known plan's step: stages of plans up to it are in the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegerAnswer:
-    """What the integer programme found and proved.
+    """Result of the integer program.
 
-    status     `optimal`, `feasible`, `infeasible` or `unknown` (limit reached)
-    bound_s    no partition takes less; error_s  loss from rounding, already below the bound
+    status   `optimal`, `feasible`, `infeasible` or `unknown` (limit reached)
+    bound_s  lower bound on all partitions
+    error_s  loss from rounding, already subtracted from the bound
     """
 
     status: str
@@ -43,7 +44,7 @@ class IntegerAnswer:
     error_s: float
 
     def certifies(self, step_time_s: float) -> bool:
-        """True where no partition can be faster than `step_time_s` by more than the rounding."""
+        """Whether no partition can be faster than `step_time_s` by more than the rounding error."""
         return self.status == "optimal" and step_time_s <= self.bound_s + self.error_s
 
 

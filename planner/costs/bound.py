@@ -1,4 +1,4 @@
-"""The lower bound of a cell: what no plan of it can beat.
+"""The lower bound of a cell: no plan of the cell has a smaller step time.
 
 Symbols as in chain/problem.py; W is the time of all blocks for one micro-batch with every block
 at its fastest strategy, b_last the last block's, R the least time per micro-batch that the busiest
@@ -40,11 +40,11 @@ _OTHERS = 4  # blocks that are not of the repeated kind: five have 52 groupings,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainTotals:
-    """What the bound of a cell needs to know of its chain of blocks, at the fastest strategies.
+    """Sums over the chain of blocks for the bound of a cell, at the fastest strategies.
 
-    total_s, busiest_s, last_s   W, R, b_last
-    send_s    least time of one crossing between stages, there and back
-    tail_s, any_tail_s   least time of the first, of any stage after its last backward
+    total_s, busiest_s, last_s  W, R, b_last
+    send_s          least time of one crossing between stages, forward and back
+    tail_s, any_tail_s  least time of the first, and of any stage, after its last backward
     """
 
     total_s: float
@@ -56,9 +56,9 @@ class ChainTotals:
 
 
 def lower_bound(cell: Cell, totals: ChainTotals) -> float:
-    """Seconds that no plan of the cell can beat."""
+    """Lower bound in seconds on every plan of the cell."""
     p, m, t = cell.degrees.pp, cell.num_microbatches, totals
-    if cell.timed:
+    if cell.needs_timeline:
         through = 0.0
         if cell.schedule == "interleaved":
             through = t.total_s + (cell.degrees.num_stages - 1) * t.send_s + (m - 1) * t.last_s

@@ -1,6 +1,5 @@
-"""Memory of a cell, from the simulator's own formulas: what every range of blocks holds, what any
-plan must hold at least, and how many micro-batches each stage keeps.
-"""
+"""Memory of a cell, from the simulator's formulas: of stages with any range of blocks, a lower
+bound for all plans, and the micro-batches in flight."""
 
 from __future__ import annotations
 
@@ -34,10 +33,10 @@ _BEFORE, _FIRST, _AFTER, _END = range(4)
 
 
 class CellMemory:
-    """Bytes that cells need; what they share is priced once. They grow with the micro-batch, so
-    that larger ones are not priced once a smaller one holds no block.
+    """Memory of cells, with a cache for values that cells share. It grows with the micro-batch, so
+    larger micro-batches are skipped once no block fits with a smaller one.
 
-    lattice  of the cuts between which stages lie; None for those of the chain
+    lattice  of the cuts between stages; None for a chain
     """
 
     def __init__(self, model: PricedModel, lattice: BlockLattice | None = None) -> None:
@@ -46,10 +45,11 @@ class CellMemory:
         self.capacity_bytes = max(group.device.usable_bytes for group in model.cluster.groups)
 
     def missing_bytes(self, cell: Cell) -> float:
-        """Bytes that some device lacks in every plan of the cell; 0 or less where none must.
+        """Lower bound on the missing bytes of some device in every plan of the cell; 0 or less if
+        none.
 
-        At the end of the step some rank holds the mean of the parameters or more, with gradients;
-        and some rank runs the block that needs most with the strategy that needs least.
+        At the end of the step, some rank has at least the mean of the parameters and gradients; and
+        some rank runs the block with the largest need, with the strategy that needs least.
         """
         degrees = cell.degrees
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
@@ -58,7 +58,7 @@ class CellMemory:
         return alone + min(sides(cell, 0), sides(cell, degrees.pp - 1)) * over_cut
 
     def _lacks(self, cell: Cell) -> tuple[float, float]:
-        """Bytes lacking at the fuller moment of `missing_bytes` without messages; for each cut."""
+        """Missing bytes at the fuller moment of `missing_bytes` without messages; for each cut."""
         degrees, room = cell.degrees, self.capacity_bytes
         total, trained = (
             float(held.count[0, -1]) / degrees.pp
@@ -77,7 +77,7 @@ class CellMemory:
         return max(mean, running) - room, crossing
 
     def parameters(self, tp: int, shares: int = 1) -> HeldParameters:
-        """What every range of blocks holds at a tp degree, dealt to so many replicas."""
+        """Parameters of every range of blocks at a tp degree, sharded over a number of replicas."""
 
         def find() -> HeldParameters:
             every = (p.spec for kind in self._graph(tp).kinds for p in kind.parameters)
@@ -88,7 +88,7 @@ class CellMemory:
         return self._known.once(("held", tp, shares), find)
 
     def trained(self, tp: int, shares: int = 1) -> HeldParameters:
-        """The same of those that are not frozen."""
+        """The same for trained parameters."""
 
         def find() -> HeldParameters:
             every = (p.trainable for kind in self._graph(tp).kinds for p in kind.parameters)
@@ -105,7 +105,7 @@ class CellMemory:
         return self.model.graph(self.model.micro_batches[0], tp)
 
     def elements(self, cell: Cell, ranges: tuple[tuple[int, int], ...]) -> Elements:
-        """What a rank of a cell with these ranges of blocks holds."""
+        """Parameters of a rank of a cell with these ranges of blocks."""
         tp, shares = cell.degrees.tp, cell.shares
         total, trained = self.parameters(tp, shares), self.trained(tp, shares)
         return Elements(
@@ -158,7 +158,8 @@ class CellMemory:
         return tuple(np.ceil(fixed + each) for each in more), tuple(loads(k) for k in kept)
 
     def _least_crossing(self, cell: Cell, micro_batch: int) -> float:
-        """Bytes of a receive buffer over any cut at least, for micro-batches of that size."""
+        """Lower bound on the bytes of a receive buffer over any cut, for micro-batches of that
+        size."""
         degrees = cell.degrees
         if degrees.pp == 1:
             return 0.0
@@ -168,8 +169,8 @@ class CellMemory:
         )
 
     def states(self, cell: Cell, held: Elements) -> tuple[float, float]:
-        """Bytes of parameters and optimizer states, and of gradients; what FSDP2 gathers and sums
-        goes with the blocks (CellTimes.chain)."""
+        """Bytes of parameters and optimizer states, and of gradients; temporary memory of FSDP2
+        counts with the blocks (CellTimes.chain)."""
         found = executor_static_bytes(held, self.model.group(cell, 0))
         return found.parameters + found.optimizer, found.gradients
 
@@ -195,7 +196,7 @@ class CellMemory:
         return self._known.once(key, find)
 
     def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
-        """Bytes that come and go behind the last backward (simulator/memory/held.py)."""
+        """Temporary bytes after the last backward (simulator/memory/held.py)."""
         return exchange_bytes(total, self.model.group(cell, 0))
 
     def _alone(self, cell: Cell) -> Array:
@@ -213,8 +214,8 @@ class CellMemory:
         return self._known.once(key, find)
 
     def _least_activations(self, tp: int, micro_batch: int) -> Array:
-        """[n] bytes that running a block alone needs with the strategy that needs least; of a
-        smaller micro-batch where that is too much already."""
+        """[n] least bytes for running a block, over all strategies; for a smaller micro-batch if
+        that exceeds the memory already."""
 
         def find() -> Array:
             smaller = [size for size in self.model.micro_batches if size < micro_batch]

@@ -1,6 +1,5 @@
-"""Seconds of a cell from the simulator's own formulas: of its blocks and messages (`CellTimes`),
-and of each rank after its last backward (`CellTails`). What cells share is priced once.
-"""
+"""Seconds of a cell, from the simulator's formulas: of its blocks and messages (`CellTimes`), and
+of each rank after its last backward (`CellTails`). Values shared by cells are cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The planner's prices, taken from the simulator: one cell's partition problem and its plan.
+"""Costs of the search block by block, from the simulator: the partition problem of a cell, and the
+plan and prediction of a partition.
 
 Everything that a cell's problem needs is priced by the functions that `traced.predict` uses, so
 that a partition's step time is the prediction's: exactly for one pipeline rank and for 1f1b with
@@ -169,7 +170,7 @@ class SimulatorCosts:
         )[:, where]
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
-        if cell.timed:
+        if cell.needs_timeline:
             # What ranks hold is asked for by SplitProblem, not by stage.
             statics = (np.zeros((lattice.count - 1, lattice.count)),)
             tails = statics * len(places)

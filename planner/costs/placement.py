@@ -1,4 +1,4 @@
-"""Which pipeline ranks of a cell are alike: the same device, groups of the same shape."""
+"""Groups of pipeline ranks with equal costs: equal devices, and process groups of equal shape."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ Shape = tuple[tuple[int, ...], ...]
 
 
 def sides(cell: Cell, rank: int) -> int:
-    """Cuts at a rank's stages: two each, but one at either end of the chain."""
+    """Number of cuts at a rank's stages: two each, one at either end of the chain."""
     return 2 * cell.degrees.vpp - (rank == 0) - (rank == cell.degrees.pp - 1)
 
 
 class Places:
-    """The places of a cluster: ranks on like devices, with groups that lie alike on the levels of
-    interconnect, are in one place and are priced once."""
+    """The places of a cluster: ranks on equal devices, whose groups are equally placed on the
+    levels of interconnect, share a place and their costs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._known: dict[tuple[int, int, int, int, int], tuple[str, Shape, Shape]] = {}
 
     def of(self, cell: Cell, rank: int) -> tuple[str, Shape, Shape]:
-        """Device name, and the shapes of the rank's tp group and of the groups that share its
+        """Device name, and the shapes of the rank's tp group and of the groups that shard its
         states, one after the other."""
         degrees = cell.degrees
         key = (degrees.pp, degrees.dp, degrees.dp_replicate, degrees.tp, rank)

@@ -1,9 +1,8 @@
-"""A traced model's chain priced for one micro-batch, tp degree and place on the cluster.
+"""Costs of a traced model's chain for one micro-batch, tp degree and place on the cluster.
 
-The figures are those that the simulator's prediction of a plan adds up (traced/predict.py,
-memory.py, step_tail.py), laid out per kind of block and strategy, so that a partition of the chain
-is priced by sums over its blocks. `PricedModel` has the model, the cluster and the workload that
-every price is for.
+The numbers are those that the simulator adds up to predict a plan (traced/predict.py,
+memory/blocks.py, step_tail.py), arranged per kind of block and strategy, so that the cost of a
+partition is a sum over its blocks. `PricedModel` contains the model, the cluster and the workload.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Traced(Protocol):
     why_not_tensor_parallel: str
 
     def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
-        """The graph of a micro-batch as one of `tp` ranks runs it."""
+        """The graph of a micro-batch on one of `tp` ranks."""
 
 
 Key = tuple[object, ...]
@@ -48,13 +47,13 @@ Value = TypeVar("Value")
 
 
 class Known:
-    """Values by their key, each made once."""
+    """A cache by key."""
 
     def __init__(self) -> None:
         self._values: dict[Key, Any] = {}
 
     def once(self, key: Key, make: Callable[[], Value]) -> Value:
-        """The value of a key; made if it is not known."""
+        """The value of a key, computed if it is not in the cache."""
         if key not in self._values:
             self._values[key] = make()
         value: Value = self._values[key]
@@ -148,16 +147,16 @@ def over_cuts(graph: ModelGraph) -> Array:
 
 
 def least_crossing(graph: ModelGraph) -> float:
-    """Bytes per micro-batch over any cut of any order of the blocks, at least."""
+    """Lower bound on the bytes per micro-batch over any cut, for any order of the blocks."""
     if graph.branches:
         return float(min(branch.spec.memory_bytes for branch in graph.branches))
     return float(over_cuts(graph)[1:-1].min(initial=np.inf))
 
 
 def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
-    """[n] numbers of which blocks are alike in everything that a stage's price depends on.
+    """[n] numbers that are equal for blocks with equal costs in every stage.
 
-    Of a plain chain the blocks' kinds; with branches also what crosses the cuts beside them.
+    In a chain: the blocks' kinds; with branches: also the tensors that cross the cuts.
     """
     kinds = tuple(ref.kind for ref in graph.chain)
     if not graph.branches:
@@ -169,11 +168,11 @@ def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldParameters:
-    """Elements of parameters that a stage between two cuts holds; ties once.
+    """Elements of the parameters of a stage between two cuts; tied ones count once.
 
-    count      [m - 1, m]
-    own        per block the size of each parameter that no other block holds
-    tied       (size, blocks) of each parameter that several blocks hold
+    count  [m - 1, m]
+    own    per block the size of each parameter that no other block has
+    tied   (size, blocks) of each parameter that several blocks have
     """
 
     lattice: BlockLattice
@@ -183,7 +182,7 @@ class HeldParameters:
 
     @property
     def at_ends(self) -> tuple[int, ...]:
-        """Sizes of those that the first block of a chain and its last both hold."""
+        """Sizes of the parameters shared by the first and last block of a chain."""
         ends = {0, len(self.own) - 1}
         every = self.tied if self.lattice.is_chain else ()
         return tuple(size for size, blocks in every if ends <= set(blocks))
@@ -200,7 +199,7 @@ class HeldParameters:
 
     def of(self, ranges: tuple[tuple[int, int], ...]) -> float:
         """Elements of the parameters of a rank with these ranges of blocks; each of its stages has
-        a copy of its own of what they share."""
+        a separate copy of shared ones."""
         return sum(float(self.count[i, j]) for i, j in ranges)
 
 
@@ -211,10 +210,10 @@ def held_in_ranges(
     shares: int = 1,
     lattice: BlockLattice | None = None,
 ) -> HeldParameters:
-    """The parameters of every stage, or those of them that are trained.
+    """The parameters of every stage, or only the trained ones.
 
-    shares   replicas that they are dealt to
-    lattice  the cuts, None for those of a chain
+    shares   replicas over which they are sharded
+    lattice  the cuts, None for a chain
     """
     lattice = lattice or prefixes(len(graph.chain))
     kept = [
@@ -256,10 +255,10 @@ def of_each(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedModel:
-    """What prices of cells follow from.
+    """The inputs of the costs of cells.
 
     strategies     recompute kinds that a block may use
-    micro_batches  those that will be asked for, rising
+    micro_batches  all that will be used, ascending
     """
 
     traced: Traced
@@ -278,7 +277,7 @@ class PricedModel:
         return [ref.kind for ref in self.graph(micro_batch, tp).chain]
 
     def chain(self, micro_batch: int, devices: tuple[int, ...]) -> ChainCosts:
-        """What the kinds of block cost on a tensor-parallel group under each strategy."""
+        """Costs of the kinds of block on a tensor-parallel group under each strategy."""
         graph = self.graph(micro_batch, len(devices))
         blocks = tuple(
             tuple(

@@ -1,5 +1,5 @@
-"""The partition problem of a cell whose step only the timeline gives: ranks hold several stages in
-turn or in a V, or split the backward.
+"""The partition problem of a cell whose step time needs the timeline: interleaved stages, stages in
+a V, or a split backward.
 
 A chain of blocks is cut into p x v contiguous stages, with one strategy per block; virtual stage s
 is on the rank that the schedule names: s itself with one stage per rank, s mod p with several in
@@ -104,7 +104,7 @@ class SplitProblem:
         return self.schedule.num_stages // self.schedule.num_ranks
 
     def with_capacity(self, more_bytes: float) -> SplitProblem:
-        """The same problem with so many bytes more (or, if negative, less) on every device."""
+        """The same problem with this many bytes more (or, if negative, less) on every device."""
         return replace(self, chain=self.chain.with_capacity(more_bytes))
 
 
@@ -209,9 +209,10 @@ def split_moments(
 
 
 class RankBytes:
-    """What a rank with these ranges of blocks needs; what no strategy changes is found once.
+    """Memory of a rank with these ranges of blocks; parts that do not depend on strategies are
+    computed once.
 
-    ranges  of each of the rank's stages, in their order
+    ranges  of each of the rank's stages, in order
 
     The moments are those at the top of planner/costs/split_problem.py.
     """

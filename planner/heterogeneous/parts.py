@@ -1,5 +1,4 @@
-"""Parts and views of a cluster of several device types on which plans with replicas alike can be
-searched.
+"""Parts and views of a cluster of several device types, for searches with equal replicas.
 
 The search prices a pipeline rank by the first of its devices, so it runs only where all devices of
 a rank are of one type: on the devices of one type, or on all of them with stages that keep to one

@@ -1,4 +1,4 @@
-"""`plan_mixed`: the best plan on devices of several types, with replicas that differ or alike."""
+"""`plan_mixed`: the best plan on devices of several types, with equal or unequal replicas."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def plan_mixed(
     start, limit_s = options.clock(), options.time_limit_s
 
     def left(share: int = 1) -> SearchOptions:
-        """The options with a share of the time that is left."""
+        """The search options with a fraction of the remaining time."""
         if limit_s is None:
             return options
         return replace(options, time_limit_s=max(0.0, start + limit_s - options.clock()) / share)

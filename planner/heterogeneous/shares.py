@@ -1,4 +1,4 @@
-"""Which devices form each replica, and its share of the micro-batches.
+"""The devices of each replica, and its share of the micro-batches.
 
     step = max over replicas of [ sum_r + (m_r - 1) longest_r ],    sum of m_r = M
 

@@ -1,4 +1,4 @@
-"""Stage splits on mixed devices: the best pipelines that these devices can form.
+"""Splits of blocks into stages on mixed devices: the best pipelines of given devices.
 
 For every set of devices that may form one pipeline, all orders of the devices and all contiguous
 splits of the blocks are searched by a dynamic programme from the last stage to the first; kept are

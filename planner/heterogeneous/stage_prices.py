@@ -1,4 +1,4 @@
-"""The times of every stage on every type of device, from a traced model and a cluster.
+"""Times of every possible stage on every type of device, from a traced model and a cluster.
 
 A "device" of the abstract problem (`splits`) is a tensor-parallel group inside a node. Times,
 memory and tails come from the functions that price cells of replicas alike, so that they are those

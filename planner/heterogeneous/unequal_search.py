@@ -1,5 +1,5 @@
-"""The search over tensor-parallel degree, micro-batch, ZeRO stage and number of replicas, which
-differ: stages, shares and unused devices are chosen inside (`shares.share_out`).
+"""The search over plans with unequal replicas: tensor-parallel degree, micro-batch, ZeRO stage and
+number of replicas. Stages, shares and unused devices are chosen inside (`shares.share_out`).
 
 Every key has a lower bound that no prediction undercuts. The key with the least is taken, its bound
 sharpened, and it is solved if it still has the least; each plan is finally timed by the simulator
@@ -62,7 +62,7 @@ def search_unlike(
             step_s = prediction.step_time_s.value
             if prediction.fits and step_s < search.best:
                 search.offer(None, (step_s,), (plan, prediction))
-        search.looked_at(bound_s)
+        search.count_refined(bound_s)
         return []
 
     begun = clock()

@@ -1,5 +1,4 @@
-"""`executable_plan`: a layout of our own executor as stages of the traced model's blocks; and
-`run_of_plan`: the layout that a plan is."""
+"""Layouts of our own executor as plans: `executable_plan` and its inverse `run_of_plan`."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ _NUMBERED = re.compile(r"^(.*)\.(\d+)$")
 def executable_plan(run: TrainingRun, traced: Traced, cluster: Cluster, workload: Workload) -> Plan:
     """The plan that our executor runs for a layout.
 
-    Layers lie on stages as the layout's memory and time count them; what comes before the first
-    layer is the first stage's, what follows the last the last stage's. Full recomputation of a
-    number of layers is of the first of each stage.
+    Stages have the layers that the layout's memory and time assume. Blocks before the first layer
+    belong to the first stage, blocks after the last layer to the last stage. If only some layers
+    are recomputed, they are the first ones of each stage.
 
-    Raises InputError where the model's blocks are not the layout's layers.
+    Raises InputError if the model's blocks are not the layout's layers.
     """
     graph = traced.at(2)  # its blocks, which neither micro-batch nor tp change
     entries = tuple(ref.entry for ref in graph.chain)
@@ -52,9 +51,8 @@ def executable_plan(run: TrainingRun, traced: Traced, cluster: Cluster, workload
 
 
 def run_of_plan(plan: Plan, model: Transformer, cluster: Cluster) -> TrainingRun | None:
-    """The layout of our own executor that is a plan of a model's layers; None where there is none:
-    stages or recomputation that no layout has, blocks that are not the model's layers, or too few
-    devices.
+    """The layout of a plan for our own executor; None if it is not one: other stages or
+    recomputation than a layout has, blocks that are not the model's layers, or too few devices.
 
     Raises InputError for a cluster of several device types.
     """
@@ -93,7 +91,7 @@ def run_of_plan(plan: Plan, model: Transformer, cluster: Cluster) -> TrainingRun
 
 
 def _stages(run: TrainingRun, entries: Sequence[str]) -> tuple[Stage, ...]:
-    """The stages of a layout, of blocks with these entries; raises InputError where the blocks are
+    """The stages of a layout, from the entries of the blocks; raises InputError if the blocks are
     not its layers."""
     first = first_layer(entries, run.model.num_layers)
     counts = [share.num_layers - share.predicting_layers for share in stage_split(run)]
@@ -108,7 +106,8 @@ def _stages(run: TrainingRun, entries: Sequence[str]) -> tuple[Stage, ...]:
 
 
 def first_layer(entries: Sequence[str], num_layers: int) -> int:
-    """Where the blocks begin that are the model's layers: so many in a row of one module list.
+    """Index of the first block that is a layer of the model: the first of `num_layers` consecutive
+    modules of one list.
 
     >>> first_layer(("", "model.layers.0", "model.layers.1", "model.norm"), 2)
     1

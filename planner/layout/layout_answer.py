@@ -1,4 +1,4 @@
-"""`LayoutFile`: the whole answer of a search over layouts."""
+"""`LayoutFile`: the answer of the search over layouts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class LayoutChoice:
     """A layout with its prediction; why_not_first is "" for the chosen one.
 
     reliability   failures and checkpoints of a long run
-    region        of the grid, for carbon; "" where none is named
-    idle_devices  of the cluster do nothing: the price and the energy count them, MFU does not
+    region        of the power grid, for carbon; "" if none is given
+    idle_devices  unused devices of the cluster: they count for price and energy, but not for MFU
     """
 
     run: TrainingRun
@@ -45,35 +45,37 @@ class LayoutChoice:
 
     @property
     def required_memory_bytes(self) -> float:
-        """What the fullest device must have for the step to run."""
+        """Bytes that the fullest device needs for the step to run."""
         return self.prediction.fullest.limiting_bytes
 
     @property
     def out_of_memory_probability(self) -> float:
-        """That a device needs more than it has, by the peaks of published runs of the framework."""
+        """Probability that a device needs more memory than it has, from the peaks of published runs
+        of the framework."""
         usable = get_device(self.run.device).usable_bytes
         return out_of_memory_probability(self.run, self.required_memory_bytes, usable)
 
     @property
     def usd_delivered(self) -> Interval | None:
-        """US dollars per million tokens that a long run keeps."""
+        """US dollars per million tokens that remain after failures of a long run."""
         return delivered(self.prediction.usd_per_million_tokens, self.reliability.goodput)
 
     @property
     def kwh_delivered(self) -> Interval | None:
-        """Energy per million tokens that a long run keeps."""
+        """Energy per million tokens that remain after failures of a long run."""
         return delivered(self.prediction.kwh_per_million_tokens, self.reliability.goodput)
 
     @property
     def kg_co2e_delivered(self) -> Interval | None:
-        """Carbon per million tokens that a long run keeps; None without a region."""
+        """Carbon per million tokens that remain after failures of a long run; None without a
+        region."""
         kwh = self.kwh_delivered
         return carbon(kwh, self.region) if kwh is not None and self.region else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearbyBatch:
-    """The best layout of another number of sequences per step."""
+    """The best layout for another number of sequences per step."""
 
     global_batch: int
     step_time_s: float
@@ -85,12 +87,14 @@ class NearbyBatch:
 class LayoutFile:
     """The answer.
 
-    status       `optimal`, `feasible` (a limit ended the search: see gap) or `infeasible`
-    bound        no layout of the space is predicted faster than this many seconds
-    considered   layouts priced or refuted; too_big  by their least memory; pruned  by their bound;
-                 refined  one by one
-    nearby_batches   the nearest batches that more devices divide, where that trains faster
-    calibration  what the coefficients were refitted on, "" for the shipped ones
+    status          `optimal`, `feasible` (a limit ended the search: see gap) or `infeasible`
+    bound           lower bound in seconds on the predicted step of every layout of the space
+    considered      number of layouts evaluated or discarded
+    too_big         discarded by the lower bound of their memory
+    pruned          discarded by the lower bound of their time
+    refined         evaluated one by one
+    nearby_batches  nearest batches with which the cluster trains faster
+    calibration     data of a recalibration, "" for the shipped coefficients
     """
 
     status: str
@@ -126,7 +130,7 @@ def layout_title(run: TrainingRun) -> str:
 
 
 def _beside_the_axes(run: TrainingRun) -> list[str]:
-    """What is not as usual."""
+    """Options of a run that differ from the default."""
     said = []
     if run.degrees.axis_order != AXIS_ORDERS[0]:
         said.append(f"ranks {run.degrees.axis_order}")
@@ -155,10 +159,10 @@ def _beside_the_axes(run: TrainingRun) -> list[str]:
 
 
 def layout_decision(run: TrainingRun) -> dict[str, str]:
-    """What a framework's layout decides, by its place in the file."""
+    """The decisions of a layout, by their place in the file."""
     return written_decision(encode(run))
 
 
 def written_decision(run: Mapping[str, Any]) -> dict[str, str]:
-    """`layout_decision` of a run as a file holds it."""
+    """`layout_decision` of a run as the file contains it."""
     return {f"chosen.run.{name}": str(run.get(name, "")) for name in _DECIDED}

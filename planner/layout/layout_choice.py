@@ -1,4 +1,4 @@
-"""A refined layout with its prediction: intervals, money, energy, and why it is not first."""
+"""Predictions of layouts: intervals, money, energy, and why a layout is slower than the best."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def choice_of(
     coefficients: CoefficientFile | None = None,
     calibration: Calibration | None = None,
 ) -> LayoutChoice:
-    """The layout with its prediction (`layout_prediction`), and why it is not the best one."""
+    """The layout with its prediction (`layout_prediction`), and why it is not the best."""
     run = layout.run
     return LayoutChoice(
         run=run,
@@ -53,12 +53,14 @@ def layout_prediction(
     coefficients: CoefficientFile | None = None,
     calibration: Calibration | None = None,
 ) -> Prediction:
-    """What a layout would do on a cluster.
+    """The prediction of a layout on a cluster.
 
-    price         US dollars per device-hour, None for no dollars; idle devices cost and draw too
-    coefficients  the shipped ones if None;  calibration  what changed them
+    price         US dollars per device-hour, None for no dollars; includes idle devices, as energy
+                  does
+    coefficients  the shipped ones if None
+    calibration   how they were changed
 
-    Raises InputError where the framework's file does not describe the run's memory.
+    Raises InputError if the framework's file does not describe the run's memory.
     """
     coefficients = coefficients or shipped_coefficients()
     priced = price_runs([run], coefficients)
@@ -74,10 +76,10 @@ def with_layout_price(
     inputs: ReliabilityInputs = DEFAULT,
     region: str = "",
 ) -> LayoutFile:
-    """The answer with its dollars at a price, on capacity that fails and is taken back as `inputs`
-    say; None takes the dollars out. Which layout is best does not depend on it.
+    """The answer with dollars at a price, for capacity with the failures and preemptions of
+    `inputs`; None removes the dollars. The best layout does not depend on it.
 
-    region   of the grid, for carbon; "" leaves that out. Raises UnknownNameError.
+    region  of the power grid, for carbon; "" for none. Raises UnknownNameError.
     """
     chosen = answer.chosen
     return replace(
@@ -95,7 +97,7 @@ def priced_choice(
     inputs: ReliabilityInputs = DEFAULT,
     region: str = "",
 ) -> LayoutChoice:
-    """A layout with its dollars, energy and carbon, as `with_layout_price` describes."""
+    """A layout with dollars, energy and carbon, as in `with_layout_price`."""
     if region:
         grid_of(region)  # raises for an unknown one
     devices = choice.run.degrees.num_devices + choice.idle_devices
@@ -112,19 +114,19 @@ def _reliability(run: TrainingRun, inputs: ReliabilityInputs) -> Reliability:
 
 
 def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
-    """MFU of the 16-bit peak over all devices, also those that stay idle: what power follows."""
+    """MFU of the 16-bit peak over all devices, idle ones included; it determines the power."""
     device = get_device(run.device)
     low_precision = device.peak(run.precision).value / device.peak_or_twins("bfloat16").value
     return mfu * max(1.0, low_precision) * run.degrees.num_devices / num_devices
 
 
 def why_not_first(layout: PricedLayout, best: PricedLayout) -> str:
-    """`2.1 % slower: bubble +1.3 s`."""
+    """The reason as text: `2.1 % slower: bubble +1.3 s`."""
     return slower_by(layout.parts, best.parts, layout.step_time_s / best.step_time_s - 1)
 
 
 def slower_by(mine: Iterable[Component], first: Iterable[Component], slower: float) -> str:
-    """The share by which a step is slower, and the part that differs most."""
+    """The fraction by which a step is slower, and the part that differs most."""
     before = {part.name: part.time_s for part in first}
     more = [(part.time_s - before.get(part.name, 0.0), part.name.words) for part in mine]
     more_s, words = max(more, key=lambda pair: pair[0])

@@ -1,5 +1,4 @@
-"""`base_run`: a model on a cluster as a described run, before any axis of its layout is chosen; and
-what is assumed about its network."""
+"""`base_run`: a model on a cluster before its layout is chosen, and assumptions on the network."""
 
 from __future__ import annotations
 
@@ -66,7 +65,7 @@ def base_run(
 
 
 def network_assumptions(run: TrainingRun, cluster: Cluster) -> list[str]:
-    """Prices of `base_run`'s links that rest on no measurement, in words."""
+    """Assumptions about `base_run`'s links without a measurement, as text."""
     found = [
         f"level {level.name}: parts of {level.part_devices} devices, "
         f"{level.bytes_per_s_per_device / 1e9:.3g} GB/s of what leaves a part for each, "
@@ -85,7 +84,7 @@ def network_assumptions(run: TrainingRun, cluster: Cluster) -> list[str]:
 
 
 def only_device(cluster: Cluster) -> Device:
-    """The cluster's device type; raises InputError where there are several."""
+    """The cluster's device type; raises InputError if there are several."""
     names = sorted({group.device.name for group in cluster.groups})
     if len(names) > 1:
         raise InputError(
@@ -96,8 +95,8 @@ def only_device(cluster: Cluster) -> Device:
 
 
 def far_levels_of(cluster: Cluster) -> tuple[NetworkLevel, ...]:
-    """The levels beyond the network that leaves a node: from the third on, and the second where its
-    latency is that of a line between sites."""
+    """The levels beyond the network of a node: from the third on, or from the second if it has the
+    latency of a line between sites."""
     found = []
     for below, level in itertools.pairwise(cluster.levels):
         nearest = below is cluster.levels[0]
@@ -117,7 +116,7 @@ def far_levels_of(cluster: Cluster) -> tuple[NetworkLevel, ...]:
 
 
 def _inner_bytes_per_s(cluster: Cluster, device: Device) -> float:
-    """Of the innermost level, 0 where that is the device's usual link."""
+    """Bandwidth of the innermost level, 0 if it is the device's usual link."""
     if not cluster.levels or cluster.num_devices < 2:
         return 0.0
     link = cluster.levels[0].link
@@ -127,7 +126,7 @@ def _inner_bytes_per_s(cluster: Cluster, device: Device) -> float:
 
 
 def _torus(cluster: Cluster) -> tuple[int, ...]:
-    """The sides of the innermost level, which alone may be a torus."""
+    """The sides of the innermost level, the only one that may be a torus."""
     for level in cluster.levels[1:]:
         if level.torus:
             raise InputError(
@@ -137,7 +136,7 @@ def _torus(cluster: Cluster) -> tuple[int, ...]:
 
 
 def _network(cluster: Cluster, device: Device, node: int) -> NodeNetwork:
-    """What leaves a node: the second level, else the device's usual network."""
+    """The network between nodes: the second level, otherwise the device's usual network."""
     usual = usual_network(device.name, node)
     if len(cluster.levels) < 2 or cluster.levels[1].link.latency_s.value >= _SITE_LATENCY_S:
         return usual

@@ -1,4 +1,4 @@
-"""`plan_layout`: from a described model, a cluster and a framework to the best layout, proven."""
+"""`plan_layout`: the best layout of a model on a cluster for a framework, with its proof."""
 
 from __future__ import annotations
 
@@ -37,16 +37,15 @@ def plan_layout(
     explain: bool = False,
     alone: bool = False,
 ) -> LayoutFile:
-    """The best layout of the space with its proof and runners-up, or why there is none.
+    """The best layout of the space with its proof and runners-up, or why none fits.
 
-    rebuild    the cluster of a name such as `8x4xh100-sxm`; device_names  other devices that may
-               be offered where nothing fits
-    explain    adds what more memory, network or devices would bring, each solved anew
-    alone      without what else would be solved beside the question: runners-up, what would fit,
-               batches nearby
+    rebuild       the cluster of a name such as `8x4xh100-sxm`
+    device_names  other devices to propose if nothing fits
+    explain       add the gains of more memory, network or devices, each from a separate search
+    alone         leave out additional searches: runners-up, what would fit, nearby batches
 
-    Equal inputs give equal answers, but for `search_time_s`. Raises InputError where the space
-    holds no legal layout or a limit ended the search before any was found.
+    Equal inputs give equal answers, except for `search_time_s`. Raises InputError if the space
+    contains no legal layout, or if a limit ended the search before any was found.
     """
     start = clock()
     end = math.inf if time_limit_s is None else start + time_limit_s
@@ -106,7 +105,7 @@ def plan_layout(
 
 
 def _devices(question: LayoutQuestion, chosen: PricedLayout) -> tuple[str, ...]:
-    """Which devices are used, in words."""
+    """Used and idle devices, as text."""
     have, used = question.cluster.num_devices, chosen.run.degrees.num_devices
     if used == have:
         return (f"all {have} devices are used (--on)",)

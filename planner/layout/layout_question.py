@@ -1,5 +1,6 @@
-"""`LayoutQuestion`: a model, cluster and workload with the layouts allowed, and the search for its
-best layouts; `LayoutSolver` does the same for neighboring questions within one time limit.
+"""`LayoutQuestion`: model, cluster, workload and allowed layouts; `solve_layouts` searches them.
+
+`LayoutSolver` also searches neighboring questions within one time limit.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ from simulator.values.recompute_kind import recompute_kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutQuestion:
-    """What is asked.
+    """The input of a search over layouts.
 
-    model, name   its figures and what it is called
-    stack         the framework that will run it
-    precision     of the matmuls, where `options` names none
-    options       what may be chosen beside the axes
-    fit_risk      probability of running out of memory that a layout may have
-    calibration   coefficients learnt from own runs, in the place of the shipped ones
-    lora_rank     of low-rank adapters, which alone are trained; 0 trains all weights
+    model, name  figures of the model, and its name
+    stack        framework of the run
+    precision    of matmuls, unless `options` has one
+    options      allowed choices in addition to the axes
+    fit_risk     accepted probability of running out of memory
+    calibration  coefficients refitted on own runs, instead of the shipped ones
+    lora_rank    of the trained low-rank adapters; 0 trains all weights
     """
 
     name: str
@@ -82,7 +83,7 @@ class LayoutQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRequest:
-    """The layout part of one sweep question: framework, precision, pinned axes and free options."""
+    """The layout part of a sweep question: framework, precision, axes and options."""
 
     stack: str
     precision: str = "bf16"
@@ -90,7 +91,7 @@ class LayoutRequest:
     options: RequestedOptions = field(default_factory=RequestedOptions)
 
     def pins(self) -> tuple[str, ...]:
-        """What is asked, as flags."""
+        """The fixed axes and options, as flags."""
         return (f"--stack {self.stack}", *self.space.pins(), *self.options.words)
 
 
@@ -107,8 +108,8 @@ def solve_layouts(
     below: float = math.inf,
     altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
 ) -> LayoutOutcome:
-    """The search's outcome; `capacity` times the device's memory, `altered` changes the run before
-    its layout is chosen, `goal` and `below` as in `search_layouts`."""
+    """The result of the search. `capacity` multiplies the device's memory, `altered` changes the
+    run before its layout is chosen, `goal` and `below` are as in `search_layouts`."""
     base, context = context_of(question)
     base = altered(base)
     return search_layouts(
@@ -128,7 +129,7 @@ def solve_layouts(
 
 
 def context_of(question: LayoutQuestion) -> tuple[TrainingRun, LayoutContext]:
-    """The run before its layout is chosen, and what the axes are enumerated over."""
+    """The run before its layout is chosen, and the limits of the axes."""
     rules = load_framework(question.stack).rules
     base = base_run(
         question.name,
@@ -158,7 +159,7 @@ def context_of(question: LayoutQuestion) -> tuple[TrainingRun, LayoutContext]:
 
 
 def _with_data(run: TrainingRun, options: RequestedOptions) -> tuple[TrainingRun, list[str]]:
-    """The run on data that loads experts unevenly, or packs documents, and the assumptions.
+    """The run with unevenly loaded experts or packed documents, and the assumptions.
 
     Raises InputError for imbalance without experts.
     """
@@ -181,8 +182,8 @@ def _with_data(run: TrainingRun, options: RequestedOptions) -> tuple[TrainingRun
 
 
 def _with_layout(run: TrainingRun, layout: str) -> TrainingRun:
-    """The run with a layout of its stages in canonical form; raises InputError for one that the
-    model cannot have."""
+    """The run with its pipeline layout in canonical form; raises InputError if the model cannot
+    have it."""
     if not layout:
         return run
     model = run.model
@@ -197,8 +198,8 @@ def layout_context(
     options: tuple[RunOption, ...] = (RunOption(),),
     assumptions: tuple[str, ...] = (),
 ) -> LayoutContext:
-    """What the layouts of a run are enumerated over. Context parallelism halves each rank's
-    sequence into two chunks so that causal work is even (Megatron-Core, context parallelism)."""
+    """The limits of the axes of a run. Context parallelism splits each rank's sequence into two
+    chunks to balance causal attention (Megatron-Core, context parallelism)."""
     model, halves = run.model, divisors(run.seq_len // 2) if run.seq_len % 2 == 0 else ()
     kinds = tuple(name for name in rules.recompute if recompute_kind(name).suits(model))
     return LayoutContext(
@@ -228,9 +229,9 @@ def coefficients_of(question: LayoutQuestion) -> CoefficientFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSolver:
-    """Solves one question after the other, as long as there is time.
+    """Solves several questions within one time limit.
 
-    end_s  of the clock
+    end_s  end of the time limit, on the clock
     """
 
     coefficients: CoefficientFile
@@ -239,7 +240,7 @@ class LayoutSolver:
 
     @property
     def has_time(self) -> bool:
-        """Whether the end has not come."""
+        """Whether time is left."""
         return self.clock() < self.end_s
 
     def search(
@@ -251,9 +252,10 @@ class LayoutSolver:
         goal: LayoutGoal | None = None,
         below: float = math.inf,
     ) -> LayoutOutcome:
-        """The best layout as far as time allows, without runners-up; options as in `solve_layouts`.
+        """The best layout within the remaining time, without runners-up; options as in
+        `solve_layouts`.
 
-        Raises InputError where none is legal.
+        Raises InputError if none is legal.
         """
         return solve_layouts(
             question,
@@ -274,7 +276,7 @@ class LayoutSolver:
         capacity: float = 1.0,
         altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
     ) -> PricedLayout | None:
-        """The best layout; None where nothing is legal, nothing fits or no time is left."""
+        """The best layout; None if nothing is legal, nothing fits or no time is left."""
         if not self.has_time:
             return None
         try:

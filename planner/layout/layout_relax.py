@@ -1,8 +1,8 @@
-"""Neighboring questions: if no layout fits, the three cheapest changes under which one does; what
-more memory, bandwidth or devices would gain, and what a nearby global batch would.
+"""Why no layout fits, the three cheapest changes under which one does, and gains of changes.
 
-Replicas get equal shares of the batch, so that a batch with few divisors leaves devices unused or
-forces more stages and shards than are good.
+Gains: of more memory, bandwidth or devices, and of a nearby global batch. Replicas get equal shares
+of the batch, so a batch with few divisors leaves devices unused or forces too many stages and
+shards.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def with_offload(question: LayoutQuestion) -> LayoutQuestion:
 
 
 def offload_candidates(question: LayoutQuestion) -> Iterator[Neighbor[LayoutQuestion]]:
-    """Host memory, where the framework can use it and the host is known: states, then half and all
-    of the saved activations too."""
+    """Offloading to host memory, if the framework supports it and the host is known: optimizer
+    states, then also half and all of the saved activations."""
     offers = load_framework(question.stack).rules.offers
     if not all(has_host(group.device.name) for group in question.cluster.groups):
         return
@@ -57,7 +57,7 @@ def layout_candidates(
     rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...],
 ) -> Iterator[Neighbor[LayoutQuestion]]:
-    """Pins taken back, host memory, then more devices, then devices of more memory."""
+    """Changes to try: fewer fixed axes, host memory, more devices, devices with more memory."""
     for axis in AXES:
         if getattr(question.space, axis) is not None:
             freed, flag = replace(question.space, **{axis: None}), flag_of(axis)
@@ -84,7 +84,8 @@ def infeasibility(
     rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...],
 ) -> Infeasibility:
-    """The three cheapest changes that make it fit, each solved as long as there is time."""
+    """The nearest layout and the three cheapest changes with which one fits, each from a search
+    within the time limit."""
     found = answered(
         layout_candidates(question, rebuild, device_names),
         solver.best,
@@ -117,7 +118,7 @@ def sensitivities(
     solver: LayoutSolver,
     rebuild: Callable[[str], Cluster],
 ) -> tuple[Sensitivity, ...]:
-    """The best step under one change each, as long as there is time."""
+    """The best step under one change each, within the time limit."""
     more = 10 * 2**30 / get_device(base.device).usable_bytes
     changes = {
         "10 GiB more memory per device": partial(solver.best, question, capacity=1 + more),
@@ -171,8 +172,8 @@ _NEARLY = 0.99
 def nearby_batches(
     question: LayoutQuestion, chosen: PricedLayout, solver: LayoutSolver
 ) -> tuple[NearbyBatch, ...]:
-    """Of the batches below and of those above the nearest that is worth it, each solved as long as
-    there is time; none where the batch is round and no device idle."""
+    """The nearest smaller and larger batch with a better throughput, within the time limit; none if
+    the batch has many divisors and no device is idle."""
     idle = question.cluster.num_devices - chosen.run.degrees.num_devices
     if not idle and question.global_batch % _ROUND == 0:
         return ()
@@ -198,8 +199,7 @@ def nearby_batches(
 
 
 def _candidates(question: LayoutQuestion) -> list[int]:
-    """Multiples of powers of two, and of those times what is odd in the number of devices; the
-    nearest first."""
+    """Multiples of powers of two, or of those times the odd part of the devices."""
     batch, odd = question.global_batch, question.cluster.num_devices
     while odd % 2 == 0:
         odd //= 2

@@ -1,15 +1,14 @@
-"""`search_layouts`: the best layout of all, proven, and the best of other families.
+"""`search_layouts`: the best layout with its proof, and the best of other families.
 
-1. every legal mesh gets a lower bound (mesh_bound.py); meshes are opened in the order of their
-   bounds, a few at a time, those that use nearly all devices first;
-2. the layouts of an open mesh get a lower bound on their step time (for most it is the time) and a
-   floor of their memory, as arrays; those whose floor exceeds what they may need fall;
-3. the rest are refined in the order of their bounds: memory by footprint, time with the schedule's
-   own timeline; it ends when no bound is left below the best.
+1. Every legal mesh gets a lower bound (mesh_bound.py). Meshes are opened in the order of their
+   bounds, a few at a time, those that use nearly all devices first.
+2. The layouts of an open mesh get lower bounds on their step time (for most it is exact) and on
+   their memory, as arrays. Layouts whose memory bound exceeds the limit are discarded.
+3. The others are refined in the order of their bounds: exact memory, and time with the schedule's
+   timeline. The search ends when no bound is below the best.
 
-What it returns is optimal under the cost model: nothing that was not refined can be faster. Ties
-are broken by less memory, then by enumeration order. With a goal of its own (`LayoutGoal`) a search
-finds the layout of the least value instead of the fastest, by the same three steps.
+The result is optimal under the cost model. Ties are broken by less memory, then by enumeration
+order. With a `LayoutGoal`, the search minimizes its value instead of the step time.
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ Place = tuple[Candidates, int]
 
 
 class LayoutGoal(Protocol):
-    """The value of layouts by the nodes that they fill and the seconds of their step.
+    """A value to minimize, from the number of nodes and the seconds of a step.
 
-    With nodes fixed a value never falls where seconds rise, so that the value of a bound of the
-    seconds is a bound of the value. It is infinite where a layout is not allowed.
+    For fixed nodes it must not fall when seconds rise, so that a bound on seconds gives a bound on
+    the value. It is infinite for layouts that are not allowed.
     """
 
     def values(self, nodes: Counts, seconds: Array) -> Array:
-        """[layouts] what is to be least."""
+        """[layouts] values to minimize."""
         ...
 
 
 def nodes_of_run(run: TrainingRun) -> int:
-    """Nodes of which some device is in use."""
+    """Number of nodes with a device in use."""
     return -(-run.degrees.num_devices // run.node_devices)
 
 
@@ -74,8 +73,8 @@ _NEARLY_ALL = 7 / 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearMiss:
-    """The layout that lacks least memory, where none fits; `host` says what its host lacks where
-    the device itself has enough."""
+    """If nothing fits: the layout with the smallest memory shortfall. `host` describes the
+    shortfall of host memory if the device has enough."""
 
     run: TrainingRun
     memory: Footprint
@@ -85,17 +84,18 @@ class NearMiss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOutcome:
-    """What a search found and proved.
+    """Result of a search.
 
-    layouts     the best first, one of each family (mesh and schedule)
-    values      of the goal, of each of them; their seconds where the goal is the step time
-    bound_s     no layout of the space is faster (of a goal of its own: has a smaller value);
-                infinite where none fits
-    considered  layouts priced or pruned;  too_big  fell by their floor of memory alone
-    refined     looked at one by one;  pruned  cannot be faster than the best, a mesh that was not
-                opened counted as one layout of each ZeRO stage and recompute kind
-    complete    False where a limit or an interrupt ended the search
-    near_miss   only where nothing fits
+    layouts     best first, one per family (mesh and schedule)
+    values      of the goal, or seconds of the step without one
+    bound_s     lower bound on the value of every layout; infinite if none fits
+    considered  layouts evaluated or discarded
+    too_big     discarded by the bound of their memory alone
+    refined     evaluated one by one
+    pruned      discarded by the bound of their time; an unopened mesh counts as one layout per ZeRO
+                stage and recompute kind
+    complete    False if a limit or an interrupt ended the search
+    near_miss   only if nothing fits
     """
 
     layouts: tuple[PricedLayout, ...]
@@ -124,12 +124,12 @@ def search_layouts(
 ) -> LayoutOutcome:
     """The best layouts of the axes within a limit of memory.
 
-    runners_up    after the proof, others are refined until so many of other families are known
-    goal          what is least of the best; None for the seconds of a step
-    below         values that are sought; where none is smaller, no layout is found
-    clock         seconds; read between refinements and waves only
+    runners_up  number of other families to find after the proof
+    goal        value to minimize; None for the seconds of a step
+    below       upper limit of the value: layouts at or above it are not found
+    clock       seconds; read between refinements and waves only
 
-    Raises InputError where no layout is legal.
+    Raises InputError if no layout is legal.
     """
     search = _Search(
         prices=prices,
@@ -146,11 +146,11 @@ def search_layouts(
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """One search: what was seen beside what was found.
+    """The state of one search.
 
-    open      candidates of opened meshes that were not refined
-    lightest  the layouts with the lowest floors of memory, while none fits
-    unseen    whether only those that are opened first were looked at
+    open      candidates of opened meshes that are not refined
+    lightest  layouts with the lowest memory bounds, as long as none fits
+    unseen    whether only the first meshes were opened
     """
 
     prices: LayoutPrices
@@ -181,7 +181,7 @@ class _Search:
             raise InputError(why_none(self.axes, self.context))
         bound_s = search.bound if search.found or not search.complete else math.inf
         if search.complete and search.found:
-            search.look_further(
+            search.open_runners_up(
                 heapq.merge(*self.open), self._refine, runners_up=runners_up, most=_FURTHER
             )
         ranked = search.ranked()[: runners_up + 1]
@@ -198,7 +198,7 @@ class _Search:
         )
 
     def _search_meshes(self, worth: Callable[[Meshes], NDArray[np.bool_]]) -> None:
-        """Opens those of some meshes that may be better than the best, wave by wave."""
+        """Open the meshes that may contain a better layout, wave by wave."""
         self.search.must_have_time()
         meshes = meshes_of(self.axes, self.context, worth)
         bounds = self._values(meshes, self.bounds.of(meshes))
@@ -221,7 +221,7 @@ class _Search:
 
     @property
     def _per_mesh(self) -> int:
-        """Layouts that a mesh which is not opened counts as."""
+        """Number of layouts that an unopened mesh counts as."""
         rules = self.context.rules
         return max(1, len(rules.zero_stages) * len(rules.recompute))
 
@@ -236,8 +236,8 @@ class _Search:
         return np.asarray(worth)
 
     def _first(self, meshes: Meshes) -> NDArray[np.bool_]:
-        """[meshes] those that are opened before all others: that use nearly all devices, or with a
-        goal of its own some of the least bounds."""
+        """[meshes] whether a mesh is opened before the others: it uses nearly all devices or, with
+        a goal, has one of the least bounds."""
         if self.goal is None:
             return np.asarray(meshes.devices > _NEARLY_ALL * self.context.num_devices)
         chosen = np.zeros(len(meshes), dtype=bool)
@@ -246,7 +246,7 @@ class _Search:
         return chosen & np.isfinite(values)
 
     def _least_bound(self) -> float:
-        """The least bound of all meshes, where a search ends before it saw them all."""
+        """The least bound of all meshes, for a search that ends before it has opened them."""
         found = [math.inf]
 
         def none(meshes: Meshes) -> NDArray[np.bool_]:
@@ -264,7 +264,7 @@ class _Search:
         return self.goal.values(np.asarray(-(-devices // self.context.node_devices)), seconds)
 
     def _open(self, meshes: Meshes) -> None:
-        """Prices the layouts of meshes and refines those that may be the best."""
+        """Evaluate the layouts of meshes, and refine those that may be the best."""
         layouts = layouts_of(self.axes, self.context, meshes)
         self.considered += len(layouts)
         left = candidates_of(
@@ -289,7 +289,7 @@ class _Search:
 
     def _refine(self, place: Place) -> None:
         left, index = place
-        self.search.looked_at()
+        self.search.count_refined()
         layout = left.refine(index)
         if layout is None:
             return
@@ -303,7 +303,7 @@ class _Search:
         self.search.offer(family(layout.run), rank, layout)
 
     def _note_lightest(self, layouts: Layouts) -> None:
-        """Keeps the layouts with the lowest floors of memory."""
+        """Keep the layouts with the lowest memory bounds."""
         sharded = layouts.zero_stage == np.max(layouts.zero_stage, initial=0)
         layouts = layouts.rows(np.flatnonzero(sharded | (layouts.dp * layouts.cp == 1)))
         floors = self.floors.needed(layouts)
@@ -313,7 +313,7 @@ class _Search:
         self.lightest = sorted(self.lightest, key=lambda light: light[0])[:_LIGHTEST]
 
     def _nearest(self) -> NearMiss | None:
-        """Of the layouts with the lowest floors, the one that lacks least."""
+        """The layout with the smallest shortfall, among those with the lowest memory bounds."""
         misses = [(footprint(run), run) for _, run in self.lightest]
         allowed = [(memory, run) for memory, run in misses if not memory.refused] or misses
         if not allowed:
@@ -325,7 +325,7 @@ class _Search:
 
 
 def family(run: TrainingRun) -> tuple[object, ...]:
-    """What makes two layouts look different to a reader: the mesh and the schedule."""
+    """The mesh and the schedule; runners-up differ from the best in these."""
     degrees = run.degrees
     mesh = (degrees.mesh_text, run.schedule)
     return (*mesh, run.precision, degrees.axis_order, run.compression, run.local_steps)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from planner.axes import Axes
 from planner.broken_pins import why_none
 from planner.run_option import RunOption
-from planner.space import Counts, LayoutContext, Meshes, alike_meshes, choices_of, meshes_of
+from planner.space import Counts, LayoutContext, Meshes, choices_of, mesh_groups, meshes_of
 from profiles.errors import InputError
 from simulator.schedules.schedule import pipeline_names
 from simulator.training_run.run.training_run import TrainingRun
@@ -45,13 +45,13 @@ class Layouts:
         return int(self.tp.size)
 
     def rows(self, index: NDArray[np.intp] | slice) -> Layouts:
-        """Some of the layouts."""
+        """A subset of the layouts."""
         arrays = {name: getattr(self, name)[index] for name in _ARRAYS}
         return Layouts(options=self.options, **arrays)
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is chosen beside the axes."""
+        """Whether all options are at their defaults."""
         return self.options == (RunOption(),)
 
     def key(self, *names: str) -> NDArray[np.int64]:
@@ -59,7 +59,7 @@ class Layouts:
         return np.stack([getattr(self, name) for name in names], axis=1)
 
     def run(self, base: TrainingRun, index: int) -> TrainingRun:
-        """One layout as a complete run; what no axis says is taken from `base`."""
+        """One layout as a complete run; other fields are taken from `base`."""
         degrees = Degrees(
             tp=int(self.tp[index]),
             cp=int(self.cp[index]),
@@ -86,7 +86,8 @@ _ARRAYS = tuple(f.name for f in fields(Layouts) if f.name != "options")
 
 
 def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[layouts] equal where the rows of `keys`, none below 0, are: sorted 10 times as fast."""
+    """[layouts] numbers that are equal for equal rows of `keys` (0 or above): sorts 10 times as
+    fast."""
     code, codes = np.zeros(len(keys), dtype=np.int64), 1
     for column in keys.T:
         span = int(column.max()) + 1
@@ -98,7 +99,8 @@ def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def legal_layouts(axes: Axes, context: LayoutContext) -> Layouts:
-    """Every legal layout, in a fixed order; raises InputError naming the pins where none is."""
+    """Every legal layout, in a fixed order; raises InputError naming the fixed axes if there is
+    none."""
     found = layouts_of(axes, context, meshes_of(axes, context))
     if not len(found):
         raise InputError(why_none(axes, context))
@@ -107,7 +109,7 @@ def legal_layouts(axes: Axes, context: LayoutContext) -> Layouts:
 
 def layouts_of(axes: Axes, context: LayoutContext, meshes: Meshes) -> Layouts:
     """The legal layouts of some meshes, mesh by mesh."""
-    first, where = alike_meshes(context, meshes)
+    first, where = mesh_groups(context, meshes)
     tables = [_choices(axes, context, meshes, i) for i in first.tolist()]
     sizes = np.asarray([len(table) for table in tables], dtype=np.int64)
     of = np.repeat(np.arange(len(meshes)), sizes[where] if len(meshes) else 0)

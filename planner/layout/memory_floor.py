@@ -1,10 +1,10 @@
-"""Memory of layouts in a search: the peak that is allowed, and lower bounds of what is needed.
+"""Memory limit of a search, and lower bounds on the memory of layouts.
 
-The bounds are footprints of lighter layouts, each standing for many: a layout needs no less than
-the same with micro-batches of one sequence, 1F1B in place of a schedule that keeps more, and one
-stage per rank. Activations grow with the micro-batch, and interleaved 1F1B keeps more than 1F1B
-(Korthikanti et al., arXiv 2205.05198, section 4.2.3). Schedules that may keep less are bounded by
-what a rank holds without activations.
+A lower bound is the footprint of a lighter layout, which serves many: the same layout with
+micro-batches of one sequence, with 1F1B instead of a schedule that keeps more, and with one stage
+per rank. Activations grow with the micro-batch, and interleaved 1F1B keeps more than 1F1B
+(Korthikanti et al., arXiv 2205.05198, section 4.2.3). Schedules that may keep less are bounded by a
+rank's memory without activations.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from simulator.training_run.step.known_features import without_size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """What a device has, and the probability of running out of it that a layout may have.
+    """Memory of a device, and the accepted probability of running out of it.
 
-    The predicted peak of a layout, times the ratio that runs like it exceed with that probability
-    (memory_interval.memory_margin), is within `capacity_bytes`; so is the peak itself.
+    The predicted peak of a layout must be within `capacity_bytes`, also after multiplication with
+    the ratio that similar runs exceed with that probability (memory_interval.memory_margin).
     """
 
     capacity_bytes: float
     risk: float = DEFAULT_FIT_RISK
 
     def of(self, run: TrainingRun) -> float:
-        """Bytes that the predicted peak of a run may be."""
+        """Largest accepted predicted peak of a run, in bytes."""
         return self.capacity_bytes / max(1.0, memory_margin(run, self.risk))
 
     def of_layouts(self, base: TrainingRun, layouts: Layouts) -> NDArray[np.float64]:
-        """[layouts] bytes that their predicted peaks may be. What a framework keeps depends on the
-        ZeRO stage, and margins on what it keeps (`memory_interval.margin_names`)."""
+        """[layouts] largest accepted predicted peaks, in bytes. They depend on the ZeRO stage,
+        because the framework's kept tensors and margins do (`memory_interval.margin_names`)."""
         keys = np.stack([layouts.zero_stage, layouts.option], axis=1)
         _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         limits = [self.of(layouts.run(base, index)) for index in first.tolist()]
@@ -58,29 +58,28 @@ _RUNS, _MOST_FLOORS = 24, 1 << 17
 
 
 class MemoryFloors:
-    """Floors of one question's layouts; each is made once in a process, as neighbouring questions
-    ask for the same ones."""
+    """Memory bounds of one question's layouts, cached per process for neighboring questions."""
 
     def __init__(self, base: TrainingRun) -> None:
         self._base = base
 
     def needed(self, layouts: Layouts) -> Array:
-        """[layouts] bytes; a layout needs at least so many on some device. Full recomputation is
-        taken to be of all layers."""
+        """[layouts] lower bound in bytes on the fullest device. Full recomputation is assumed for
+        all layers."""
         if not len(layouts):
             return np.zeros(0)
         lasting, passing = self._floors(layouts, layouts.recompute)
         return np.asarray(lasting + passing)
 
     def within(self, layouts: Layouts, limits: Array) -> tuple[NDArray[np.intp], Array]:
-        """The layouts that may stay within their limits, and their floors."""
+        """The layouts whose bounds are within their limits, and the bounds."""
         floors = self.needed(layouts)
         left = np.flatnonzero(floors <= limits)
         return left, floors[left]
 
     def fewest_recomputed(self, layouts: Layouts, limits: Array) -> NDArray[np.int64]:
-        """[layouts] of full recomputation: layers of each virtual stage that must be run again at
-        least, 1 or more, so that the floor is within its limit."""
+        """[layouts] with full recomputation: least number of recomputed layers of each virtual
+        stage (1 or more) with which the bound is within the limit."""
         lasting, full = self._floors(layouts, layouts.recompute)
         _, none = self._floors(layouts, _none(layouts))
         over = lasting + none - limits
@@ -90,11 +89,12 @@ class MemoryFloors:
         return np.asarray(np.maximum(1, layers), dtype=np.int64)
 
     def _layers(self, layouts: Layouts) -> NDArray[np.int64]:
-        """Layers of the first rank, or fewer: the embedding may count as one (stage_layers)."""
+        """Lower bound on the layers of the first rank: the embedding may count as one
+        (stage_layers)."""
         return np.asarray(np.maximum(1, self._base.model.num_layers // layouts.pp - 1))
 
     def _floors(self, layouts: Layouts, recompute: NDArray[np.int64]) -> tuple[Array, Array]:
-        """[layouts] each: bytes of the first rank that last, and at least those that pass."""
+        """[layouts] each: bounds in bytes on the first rank's lasting and passing memory."""
         less = _keeps_less(layouts)
         # Of micro-batches of one sequence a floor depends on whether there are several, and on
         # those in flight, min(m, pp) under 1F1B.
@@ -132,7 +132,7 @@ class MemoryFloors:
 def known_floors(
     base: TrainingRun, options: tuple[RunOption, ...]
 ) -> dict[tuple[int, ...], tuple[float, float]]:
-    """The floors computed so far in this process for one run, by the axes of a layout."""
+    """The bounds computed so far in this process for one run, by the axes of a layout."""
     return {}
 
 
@@ -143,8 +143,8 @@ def _keeps_less(layouts: Layouts) -> NDArray[np.bool_]:
 
 @functools.cache
 def _may_keep_less(schedule: str) -> bool:
-    """Whether a schedule's first rank may keep less than under 1F1B: it has other layers, or fewer
-    micro-batches in flight (16 of them on 4 ranks show the kind)."""
+    """Whether a schedule's first rank may keep less than under 1F1B: other layers, or fewer
+    micro-batches in flight (decided with 16 micro-batches on 4 ranks)."""
     kind = schedule_kind(schedule)
     if kind.stages_per_rank == 0:
         return False
@@ -157,8 +157,8 @@ def _none(layouts: Layouts) -> NDArray[np.int64]:
 
 
 def _floor(light: TrainingRun, *, keeps_less: bool) -> tuple[float, float]:
-    """(what lasts, what a micro-batch of one sequence adds) on the first rank, in bytes; `light` is
-    of 1F1B with such micro-batches."""
+    """Bytes on the first rank: (lasting, per micro-batch of one sequence); `light` is a layout with
+    1F1B and such micro-batches."""
     found = rank_footprint(light, 0)
     lasting = found.static_bytes + found.communication_bytes
     return lasting, 0.0 if keeps_less else min(

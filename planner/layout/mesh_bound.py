@@ -66,12 +66,12 @@ class MeshBounds:
         self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 3]))
 
     def coarse(self, meshes: Meshes) -> Array:
-        """[meshes] seconds at least, by the devices in use and the schedule alone."""
+        """[meshes] lower bounds in seconds, from the devices in use and the schedule only."""
         whole = self._least_s * meshes.micro_batch / (meshes.tp * meshes.cp)
         return np.asarray(whole / meshes.pp * self._rounds(meshes))
 
     def of(self, meshes: Meshes) -> Array:
-        """[meshes] seconds at least, with the kernels of each mesh's shapes."""
+        """[meshes] lower bounds in seconds, with the kernels of each mesh's shapes."""
         power = np.ceil(np.log(meshes.micro_batch) / np.log(_POWER) - 1e-9).astype(np.int64)
         size = np.asarray(_POWER**power)
         keys = np.stack([meshes.tp, meshes.cp, meshes.ep, size], axis=1)
@@ -89,7 +89,7 @@ class MeshBounds:
         return np.asarray(count + np.asarray(waits, dtype=np.float64)[where.ravel()])
 
     def _waiting(self, pp: int, microbatches: int) -> float:
-        """Times that a rank waits at least, in its times per micro-batch."""
+        """Lower bound on a rank's idle time, in units of its time per micro-batch."""
         if (pp, microbatches) not in self._waits:
             found = [
                 _least_waiting(schedule, pp, vpp, microbatches)
@@ -99,7 +99,7 @@ class MeshBounds:
         return self._waits[pp, microbatches]
 
     def _seconds(self, kinds: NDArray[np.int64]) -> Array:
-        """[kinds] of one micro-batch on a pipeline of one rank."""
+        """[kinds] seconds of one micro-batch on a pipeline of one rank."""
         tp, cp, ep, size = np.repeat(kinds, len(self._options), axis=0).T
         ones = np.ones(tp.size, dtype=np.int64)
         layouts = Layouts(
@@ -123,7 +123,7 @@ class MeshBounds:
 
 
 def _least_waiting(schedule: str, pp: int, vpp: int, microbatches: int) -> float:
-    """Of a pipeline of equal stages, in a rank's times per micro-batch."""
+    """Idle time of a pipeline of equal stages, in units of a rank's time per micro-batch."""
     kind = schedule_kind(schedule)
     if kind.closed_form:
         return pp - 1.0

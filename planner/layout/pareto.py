@@ -1,8 +1,9 @@
 """Pareto fronts of layouts: step time against memory, and against dollars or energy per token.
 
-A layout is on a front where no other is better in one of the two and no worse in the other. The
-front of time and memory is over one cluster's layouts; that of time and cost over parts of the
-cluster, since on equal devices dollars and joules per token are proportional to device-seconds.
+A layout is on a front if no other is better in one of the two and at least as good in the other.
+The front of time and memory is over the layouts of one cluster. The front of time and cost is over
+parts of the cluster, since on equal devices dollars and joules per token are proportional to
+device-seconds.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ T = TypeVar("T")
 
 
 def front(items: Iterable[T], figures: Callable[[T], tuple[Any, ...]]) -> list[T]:
-    """The items that no other beats or equals in both of the first two figures, the first rising;
-    further figures say which of equal ones stays.
+    """The items that no other beats or equals in both of the first two figures, sorted by the
+    first; further figures break ties.
 
     >>> front([(3, 1), (1, 2), (2, 2), (1, 4)], lambda pair: pair)
     [(1, 2), (3, 1)]
@@ -46,10 +47,10 @@ def front(items: Iterable[T], figures: Callable[[T], tuple[Any, ...]]) -> list[T
 def memory_front(
     question: LayoutQuestion, coefficients: CoefficientFile
 ) -> tuple[PricedLayout, ...]:
-    """Layouts of which none is both faster and smaller, the fastest first; empty where none fits.
-    They use all devices, where any layout does: with fewer, each holds more.
+    """Layouts of which none is both faster and smaller, fastest first; empty if none fits. All use
+    all devices, if any layout does: with fewer devices, each needs more memory.
 
-    Peaks are of the fullest device, with the room that the allocator needs.
+    Peaks are of the fullest device, including the allocator's overhead.
     """
     base, context = context_of(question)
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes, risk=question.fit_risk)
@@ -91,10 +92,10 @@ def device_front(
     rebuild: Callable[[str], Cluster],
     clock: Callable[[], float],
 ) -> tuple[tuple[Cluster, PricedLayout], ...]:
-    """The best layout on 1, 2, 4, ... nodes and on the whole cluster, where a smaller part is not
-    both slower and dearer (device-seconds) than another; the fastest first.
+    """The best layout on 1, 2, 4, ... nodes and on the whole cluster, without parts that are both
+    slower and more expensive (device-seconds) than another; fastest first.
 
-    Raises InputError for a cluster that is not named by its numbers (`16x8xh100-sxm`).
+    Raises InputError for a cluster without a name such as `16x8xh100-sxm`.
     """
     name = cluster_name(question.cluster)
     if name is None:

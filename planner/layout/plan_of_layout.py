@@ -1,4 +1,4 @@
-"""`plan_of_layouts`: the answer of a search over our executor's layouts as a plan file."""
+"""`plan_of_layouts`: an answer with layouts for our own executor, as a plan file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from simulator.values.workload import Workload
 def plan_of_layouts(
     answer: LayoutFile, traced: Traced | None, cluster: Cluster, workload: Workload
 ) -> PlanFile:
-    """The plan file of an answer for the framework `torch`: its layouts as stages of blocks.
+    """The plan file of an answer for the framework `torch`, with layouts as stages of blocks.
 
-    traced  None only where the answer holds no layout
+    traced  None only if the answer has no layout
 
-    Raises what executable_plan raises.
+    Raises the errors of executable_plan.
     """
     best = answer.chosen
     plan = executable_plan(best.run, traced, cluster, workload) if best and traced else None
@@ -59,10 +59,11 @@ def plan_of_layouts(
 def plan_prediction(
     plan: Plan, model: Transformer, cluster: Cluster, price: Sourced | None
 ) -> Prediction | None:
-    """What a plan would do that is a layout of our own executor, equal to the prediction of that
-    layout in an answer; None where it is none (`run_of_plan`).
+    """The prediction of a plan as a layout of our own executor, equal to that of an answer; None if
+    it is not a layout (`run_of_plan`).
 
-    model  its figures;  price  US dollars per device-hour, None for no dollars
+    model  its figures
+    price  US dollars per device-hour, None for no dollars
 
     Raises InputError for a cluster of several device types.
     """
@@ -89,6 +90,6 @@ def _alternative(
 
 
 def _infeasibility(why: Infeasibility) -> Infeasibility:
-    """The same of a plan, whose stages are in the order of the ranks."""
+    """The same infeasibility for a plan, whose stages are in the order of the ranks."""
     relaxations = tuple(replace(each, layout=None) for each in why.relaxations)
     return replace(why, stage=why.rank, rank=None, host=None, relaxations=relaxations)

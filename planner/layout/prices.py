@@ -1,12 +1,12 @@
-"""Step times of many layouts at once: the features of few representatives, put together as arrays.
+"""Step times of many layouts at once: features of a few representatives, combined as arrays.
 
-A feature of a run depends on some axes only: what a layer computes and sends on tp, cp, ep and the
-micro-batch; what is exchanged once per step on the mesh and the ZeRO stage. So `features` is asked
-for one representative of each combination of those, and the rest are gathered. That gives the
-numbers of `features` itself (tests/planner/layout/test_prices.py), 1,000 times faster.
+A feature of a run depends on some axes only: a layer's work and messages on tp, cp, ep and the
+micro-batch; messages once per step on the mesh and the ZeRO stage. So `features` is called for one
+representative of each combination of these, and the others are gathered. That gives the numbers of
+`features` itself (tests/planner/layout/test_prices.py), 1,000 times faster.
 
-The idle time of interleaved and zero-bubble schedules comes from a timeline of its own; here it has
-a lower bound, so the times of such layouts are lower bounds too (`exact` says which are none).
+The idle time of interleaved and zero-bubble schedules needs a timeline. Here it has a lower bound,
+so the times of such layouts are lower bounds too; `exact` marks the exact ones.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _CHUNK = 1 << 17
 
 
 class LayoutPrices:
-    """Prices of layouts of one model on one kind of device.
+    """Step times of layouts of one model on one type of device.
 
-    base  a run with everything that no axis of `Layouts` says
+    base  a run with the fields that are not axes of `Layouts`
     """
 
     def __init__(self, base: TrainingRun, coefficients: CoefficientFile) -> None:
@@ -49,21 +49,21 @@ class LayoutPrices:
         self._coefficients = coefficients
 
     def at(self, base: TrainingRun) -> LayoutPrices:
-        """The same prices of layouts of another run."""
+        """The same for layouts of another run."""
         return LayoutPrices(base, self._coefficients)
 
     def exact(self, layouts: Layouts) -> NDArray[np.bool_]:
-        """[layouts] True where `step_times` is the step time, False where it is a lower bound."""
+        """[layouts] True if `step_times` is the step time, False if it is a lower bound."""
         closed = _of_schedules(lambda kind: kind.closed_form)
         return np.asarray((layouts.pp == 1) | closed[layouts.schedule])
 
     def step_times(self, layouts: Layouts) -> Array:
-        """[layouts] seconds; never above the step time."""
+        """[layouts] seconds, never above the step time."""
         return self._of_parts(layouts, lambda parts: parts.total_s)
 
     def busy_times(self, layouts: Layouts) -> Array:
-        """[layouts] seconds of a step in which the busiest stage computes, or exchanges what it
-        needs for that over tensor and context parallelism."""
+        """[layouts] seconds of a step in which the busiest stage computes or communicates over
+        tensor and context parallelism."""
         busy = (Part.COMPUTE, Part.TENSOR, Part.CONTEXT)
         return self._of_parts(layouts, lambda parts: np.asarray(sum(parts[part] for part in busy)))
 
@@ -89,8 +89,8 @@ class LayoutPrices:
         return price_runs([run], self._coefficients, all_fit=True).parts
 
     def _layer_keys(self, layouts: Layouts) -> NDArray[np.int64]:
-        """Beside the axes, the two facts of the mesh that a layer's messages depend on: whether a
-        cut leaves the node, and over how many ranks of a tensor group experts are spread."""
+        """The axes and two facts of the mesh that determine a layer's messages: whether a cut
+        leaves the node, and the number of ranks of a tensor group over which experts are spread."""
         keys = layouts.key(*_LAYER_AXES)
         if not layouts.plain or self.base.far_levels:
             # The order of axes and far levels make messages depend on the whole mesh.
@@ -107,8 +107,8 @@ class LayoutPrices:
         return np.column_stack([keys, self._chunks(layouts)])
 
     def _chunks(self, layouts: Layouts) -> NDArray[np.int64]:
-        """[layouts, 2] chunks per rank, and 1 where they lie in a V: what the split of the layers
-        depends on, 1 and 0 where it is even anyway (stage_share.py)."""
+        """[layouts, 2] chunks per rank, and whether they are placed in a V; (1, 0) if the split of
+        the layers is even anyway (stage_share.py)."""
         model = self.base.model
         even = (model.num_layers % (layouts.pp * layouts.vpp) == 0) & (model.predicted_ahead == 0)
         even &= not self.base.pipeline_layout
@@ -117,8 +117,8 @@ class LayoutPrices:
         return np.column_stack([np.where(even, 1, layouts.vpp), np.where(even, 0, in_v)])
 
     def _coefficients_of(self, layouts: Layouts) -> dict[str, Array]:
-        """Per kind of coefficient the value of every layout; layouts differ in sharding and in the
-        precision of their option alone."""
+        """The value of every layout per kind of coefficient; layouts differ only in sharding and in
+        the precision of their option."""
         every = [
             replace(self.base, precision=option.precision or self.base.precision, zero_stage=zero)
             for option in layouts.options
@@ -169,7 +169,8 @@ class LayoutPrices:
 
 
 class _Gathered:
-    """Features of one representative per distinct key, and how every layout finds its own."""
+    """Features of one representative per distinct key, and the index of each layout's
+    representative."""
 
     def __init__(
         self,
@@ -192,15 +193,15 @@ class _Gathered:
 
     @property
     def names(self) -> Collection[str]:
-        """Of the features."""
+        """Names of the features."""
         return self._values.keys()
 
     def column(self, name: str, rows: slice) -> Array:
-        """A feature of some of the layouts."""
+        """A feature of a subset of the layouts."""
         values = self._values[name]
         return values[:1] if np.all(values == values[0]) else values[self._where[rows]]
 
 
 def _of_schedules(holds: Callable[[ScheduleKind], bool]) -> NDArray[np.bool_]:
-    """[SCHEDULES] whether it holds of each."""
+    """[SCHEDULES] whether a condition holds for each."""
     return np.asarray([holds(schedule_kind(name)) for name in SCHEDULES])

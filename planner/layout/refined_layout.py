@@ -1,4 +1,4 @@
-"""Layouts that may fit, with their bounds, and what each comes to when looked at by itself."""
+"""Candidates of the search over layouts, and their exact evaluation (`refine`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from simulator.values.prediction import Component
 class PricedLayout:
     """A refined layout that fits.
 
-    parts   of the step, those that take time;  memory  its footprint
+    parts   of the step with a time above 0
+    memory  its footprint
     """
 
     run: TrainingRun
@@ -33,9 +34,10 @@ class PricedLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The layouts whose floor of memory is within their limit, in their order.
+    """The layouts whose memory bound is within the limit, in order.
 
-    bounds, floors  [layouts] seconds and bytes at least;  exact  where the bound is the time
+    bounds, floors  [layouts] lower bounds in seconds and bytes
+    exact           whether the bound is the step time
     """
 
     prices: LayoutPrices
@@ -46,9 +48,9 @@ class Candidates:
     exact: NDArray[np.bool_]
 
     def refine(self, index: int) -> PricedLayout | None:
-        """One layout with its footprint, and its time with the schedule's timeline; None where it
-        does not fit, or the framework refuses it. Of full recomputation the fewest layers of each
-        stage that fit."""
+        """One layout with its footprint, and its time with the schedule's timeline; None if it does
+        not fit or the framework refuses it. With full recomputation: the fewest layers per stage
+        that fit."""
         run = first = self.layouts.run(self.prices.base, index)
         limit, bound_s = self.limit.of(run), float(self.bounds[index])
         memory = _within(run, limit)
@@ -76,9 +78,10 @@ def candidates_of(
     *,
     partial_recompute: bool,
 ) -> Candidates:
-    """What is left of the layouts when those that surely lack memory are gone, with its bounds.
+    """The layouts that remain after those that certainly exceed the memory are discarded, with
+    their bounds.
 
-    partial_recompute   full recomputation may be of some layers of each stage: as few as fit
+    partial_recompute  full recomputation may apply to some layers of each stage: as few as fit
     """
     limits = limit.of_layouts(prices.base, layouts)
     within, least = floors.within(layouts, limits)
@@ -96,8 +99,8 @@ def candidates_of(
 
 
 def _within(run: TrainingRun, limit_bytes: float) -> Footprint | None:
-    """The footprint of a layout that fits and that the framework runs. Of most that do not fit the
-    first or the last rank alone is too full, so that the others need no look."""
+    """The footprint of a layout that fits and that the framework runs. If a layout does not fit,
+    the first or the last rank usually shows it, so these are checked first."""
     ends = (0, run.degrees.pp - 1) if run.degrees.pp > 1 else ()
     if any(rank_footprint(run, rank).limiting_bytes > limit_bytes for rank in ends):
         return None
@@ -113,8 +116,8 @@ def _chunk_layers(run: TrainingRun) -> int:
 def _with_fewest_recomputed(
     floors: MemoryFloors, layouts: Layouts, limits: NDArray[np.float64]
 ) -> Layouts:
-    """The layouts; those of full recomputation with as few layers as their floor of memory allows.
-    Time rises and memory falls with the layers, so the fewest that fit are the best of them."""
+    """The layouts; with full recomputation, as few layers as their memory bound allows. Time rises
+    and memory falls with the layers, so the fewest that fit are the best."""
     # What is kept decides what goes to the host: with activations there, all layers are alike.
     kept = np.asarray([option.activation_offload == 0.0 for option in layouts.options])
     full = np.flatnonzero((layouts.recompute == RECOMPUTE.index("full")) & kept[layouts.option])

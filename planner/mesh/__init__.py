@@ -1,0 +1,1 @@
+"""Solvers of one cell: its best plan and prediction."""

@@ -56,7 +56,7 @@ class BranchSolver(CellSolver):
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
         best = super().refine(cell, below, lower)
-        complete, timed = self.lattice.complete, cell.timed
+        complete, timed = self.lattice.complete, cell.needs_timeline
         if cell.degrees.pp == 1 or (self.lattice.is_chain and complete):
             return best
         bound = lower if complete or timed else max(lower, self._relaxed(cell))

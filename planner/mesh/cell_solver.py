@@ -1,4 +1,4 @@
-"""How one cell is solved and predicted."""
+"""Solve one cell, and predict its best plan."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CellSolver:
         self.costs, self.solver, self.seed = costs, solver, seed
 
     def by_timeline(self, cell: Cell) -> SplitProblem:
-        """The problem of a cell for the search by timelines, whatever its schedule."""
+        """The cell's problem for the timeline search, whatever its schedule."""
         problem = self.costs.split(cell)
         if cell.splits_backward:
             return problem
@@ -73,7 +73,7 @@ class CellSolver:
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
-        if cell.timed:
+        if cell.needs_timeline:
             return self._refine_by_timeline(cell, below, lower)
         solved = self._made(
             cell, self.costs.problem(cell), lambda problem, _: self._solve(problem, below, lower)
@@ -132,7 +132,7 @@ class CellSolver:
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from bytes more on every device to the cell's best partition."""
-        if cell.timed:
+        if cell.needs_timeline:
             split = self.by_timeline(cell)
             return lambda more: TimelineSearch(split.with_capacity(more)).best()
         problem = self.costs.problem(cell)
@@ -154,7 +154,7 @@ class CellSolver:
     def certified(self, cell: Cell, effort: float) -> bool:
         """True where the integer programme proves the dynamic programme's partition of a cell,
         within its deterministic effort. Interleaved and split cells have no such proof."""
-        if cell.timed:
+        if cell.needs_timeline:
             return False
         problem = self.costs.problem(cell)
         found = partition(problem)

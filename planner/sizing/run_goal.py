@@ -1,4 +1,4 @@
-"""`RunGoal`: the whole run that a layout makes of its nodes and its step, and what is least of it.
+"""`RunGoal`: duration, dollars and energy of the whole run of a layout, and the one to minimize.
 
 With n nodes of d devices and steps of T seconds, a run of K steps takes
 
@@ -34,35 +34,37 @@ _POWER_POINTS = tuple(float(share) for share in np.linspace(0.0, 1.0, 21))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerCurve:
-    """Watts of one device with its share of host and site, rising over model flop utilisation (of
+    """Watts of one device, including its share of host and site, over model flop utilization (of
     the 16-bit peak)."""
 
     mfu: tuple[float, ...]
     watts: tuple[float, ...]
 
     def at(self, mfu: Array) -> Array:
-        """Watts, straight between the points."""
+        """Watts, interpolated linearly."""
         return np.interp(mfu, self.mfu, self.watts)
 
 
 @functools.lru_cache(maxsize=256)
 def power_of(device: str, pue: SourcedRange) -> PowerCurve:
-    """Power of a device by the utilisation of its steps."""
+    """Power of a device by the utilization of its steps."""
     watts = [1000.0 * run_energy(device, 1, 1.0, mfu, pue).value for mfu in _POWER_POINTS]
     return PowerCurve(mfu=_POWER_POINTS, watts=tuple(watts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGoal:
-    """The least of `minimise` within the limits.
+    """Minimizes `minimise` within the limits.
 
-    node_devices  paid for per node;  fewest, most  nodes
-    steps         of the run; 1 where its tokens are sought
-    stretch       wall-clock over steady steps by nodes
-    usd           of a device-hour, None where unknown
-    spares        [nodes] spare nodes that are paid too, from 0 nodes on; None for none
-    usd_per_run_hour, usd_once   of what is kept, per hour of the run, and of what is sent
-    flop_per_s    16-bit peak of a node's devices;  step_flop  of the model's own arithmetic
+    node_devices  paid for per node
+    fewest, most  nodes
+    steps         of the run; 1 if its tokens are unknown
+    stretch       wall time divided by steady step time, by nodes
+    usd           of a device-hour, None if unknown
+    spares        [nodes] paid spare nodes, from 0 nodes on; None for none
+    usd_per_run_hour, usd_once  storage per hour of the run, and egress
+    flop_per_s    16-bit peak of a node's devices
+    step_flop     of the model
     """
 
     minimise: str
@@ -82,7 +84,7 @@ class RunGoal:
     spares: Array | None = None
 
     def values(self, nodes: Counts, seconds: Array) -> Array:
-        """[layouts] what is least of the best; infinite beyond a limit."""
+        """[layouts] value of the goal; infinite beyond a limit."""
         paid = np.maximum(nodes, self.fewest)
         allowed = paid <= self.most
         paid = np.minimum(paid, self.most)
@@ -101,7 +103,7 @@ class RunGoal:
         return np.where(allowed, self._least(paid, seconds, hours), np.inf)
 
     def hours(self, nodes: Counts, seconds: Array) -> Array:
-        """Wall-clock hours of the run, the median."""
+        """Median wall time of the run in hours."""
         return np.asarray(self.steps * seconds * self.stretch.middle[nodes] / 3600.0)
 
     def dollars(self, nodes: Counts, hours: Array) -> Array:
@@ -112,7 +114,7 @@ class RunGoal:
         return np.asarray(rent + hours * self.usd_per_run_hour + self.usd_once)
 
     def kwh(self, nodes: Counts, seconds: Array, hours: Array) -> Array:
-        """Of devices, hosts and site. Hours without steps draw what steps draw."""
+        """Of devices, hosts and site. Lost hours draw as much as steps."""
         could = np.maximum(seconds, 1e-12) * nodes.astype(np.float64) * self.flop_per_s
         watts = self.power.at(np.asarray(self.step_flop / could))
         return np.asarray(nodes * self.node_devices * hours * watts / 1000.0)

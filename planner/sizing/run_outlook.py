@@ -1,4 +1,4 @@
-"""`RunOutlook`: what a sized run takes and costs, each with its 90 % interval, by simulation."""
+"""`RunOutlook`: duration and cost of a sized run with 90 % intervals, by simulation."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from simulator.values.prediction import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutlook:
-    """A run that is shown.
+    """A simulated run.
 
-    plan              its layout, with the step's interval
-    days, device_hours, usd, kwh, tco2e    of the whole run; usd None without a price
-    rent_usd, spare_usd, storage_usd, egress_usd   parts of usd: devices, spare nodes; the latter
-                      two None where not counted
-    productive_time   share of the time that steps take which are kept
-    probability_of_deadline, probability_of_budget   None where there is none
-    lost              share of the time by what it is lost to, the most first
-    checkpoint_every_s  the interval that loses least;  interruptions  unexpected ones
-    spare_nodes       paid too: as many as cost less than waiting for repairs
-    why_not           beside the best; "" of the best itself
+    plan                  its layout, with the interval of the step
+    days, device_hours, usd, kwh, tco2e  of the whole run; usd None without a price
+    rent_usd, spare_usd, storage_usd, egress_usd  parts of usd: devices, spare nodes; the last two
+                                                  None if not counted
+    productive_time       share of the time in steps that are kept
+    probability_of_deadline, probability_of_budget  None without a limit
+    lost                  share of the time by cause of loss, largest first
+    checkpoint_every_s    the interval with the least loss
+    interruptions         unexpected ones
+    spare_nodes           paid as well: as many as cost less than waiting for repairs
+    why_not               difference from the best; "" for the best
     """
 
     run: SizedRun
@@ -54,7 +55,7 @@ class RunOutlook:
 
     @property
     def lost_usd(self) -> Interval | None:
-        """Rent of the time that no kept step took: failures, checkpoints, stragglers."""
+        """Rent of lost time: failures, checkpoints, stragglers."""
         if self.rent_usd is None:
             return None
         rent, kept = self.rent_usd.value, self.productive_time
@@ -68,7 +69,7 @@ class RunOutlook:
 def simulated_time(
     question: SizeQuestion, run: SizedRun, step: Interval, *, seed: int, runs: int
 ) -> TimeToTrain:
-    """The time of a run whose steps take so long, simulated `runs` times."""
+    """The time of a run with this step time, simulated `runs` times."""
     return time_to_train(
         step,
         run.steps,
@@ -136,7 +137,7 @@ def outlook_of(
 
 
 def _kwh(question: SizeQuestion, run: SizedRun, hours: Interval) -> Interval:
-    """Of the run at the utilisation of its steps, as uncertain as the power and the hours."""
+    """Energy of the run at the utilization of its steps, with the errors of power and hours."""
     mfu = power_mfu_of(question, run)
     each = run_energy(run.choice.device, run.devices, hours.value, mfu, question.pue)
     per_hour = each.scaled(1.0 / hours.value)
@@ -144,8 +145,8 @@ def _kwh(question: SizeQuestion, run: SizedRun, hours: Interval) -> Interval:
 
 
 def power_mfu_of(question: SizeQuestion, run: SizedRun) -> float:
-    """What power follows (simulator/energy.py): model FLOPs over the 16-bit peak of all devices
-    that are paid for."""
+    """The utilization that determines power (simulator/energy.py): model FLOPs over the 16-bit peak
+    of all paid devices."""
     peak = run.devices * get_device(run.choice.device).peak_or_twins("bfloat16").value
     step = run.batch * question.seq_len * question.flop_per_token
     return step / (run.layout.step_time_s * peak)

@@ -1,9 +1,11 @@
-"""Wall-clock of a long run over its steady steps by nodes, in closed form: for ranking only.
+"""Wall time of a long run divided by its steady step time, by number of nodes, in closed form: for
+ranking only.
 
-Per simulated cluster what goodput/reliability.py says, times a step of its 90 % interval; of all
-clusters the median, and what is exceeded with the probability that a limit may be. At numbers of
-nodes a third of an octave apart and straight between them, with the draws of `time_to_train` but
-for a run's own luck. The answer that is shown, and its runners-up, are simulated (run_outlook.py).
+Each simulated cluster gives the value of goodput/reliability.py, times a step within its 90 %
+interval. The result is the median over clusters, and the quantile of the accepted probability for a
+limit. Numbers of nodes are a third of an octave apart, with linear interpolation, and with the
+draws of `time_to_train` except for a run's own failures. The answer and its runners-up are
+simulated (run_outlook.py).
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ _SEED, _PRICE_SEED = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunStretch:
-    """[nodes] each, from 0 nodes on: what steady steps are multiplied by.
+    """[nodes] factors on steady steps, from 0 nodes on.
 
-    middle     for the median of the whole time
-    deadline   for what the time exceeds with the probability that it may
-    budget     the same of dollars: with the spread of the price of a device-hour
+    middle    for the median of the whole time
+    deadline  for the quantile of the time at the accepted probability
+    budget    the same for dollars: includes the spread of the price
     """
 
     middle: Array
@@ -39,7 +41,7 @@ class RunStretch:
     budget: Array
 
     def times(self, factor: float) -> RunStretch:
-        """Of a run that takes so many times as long."""
+        """The factors of a run that takes `factor` times as long."""
         return RunStretch(
             middle=self.middle * factor,
             deadline=self.deadline * factor,
@@ -58,9 +60,10 @@ def run_stretch(
     price: Interval | None,
     confidence: float,
 ) -> RunStretch:
-    """Of a model of so many parameters on up to so many nodes.
+    """Factors for a model with this many parameters on up to this many nodes.
 
-    step_bands  measured over predicted step time on each number of nodes;  price  of a device-hour
+    step_bands  measured over predicted step time on each number of nodes
+    price       of a device-hour
     confidence  probability (0 to 1) with which a limit must be kept
     """
     octaves = np.log2(max(2, most_nodes))
@@ -95,7 +98,7 @@ def _dearer(price: Interval | None) -> Array:
 def _drawn(
     parameters: float, devices: int, device: str, inputs: ReliabilityInputs
 ) -> tuple[Array, Array]:
-    """[draws] wall-clock over steady steps, and the step's place in its interval."""
+    """[draws] wall time over steady steps, and the quantile of the step in its interval."""
     rng = np.random.default_rng(_SEED)
     clusters = draw_clusters(parameters, devices, device, inputs, draws=_DRAWS, rng=rng)
     normal = rng.standard_normal(_DRAWS)

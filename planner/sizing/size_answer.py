@@ -1,4 +1,4 @@
-"""`SizeAnswer`: what to rent, how sure that is, and what else was looked at."""
+"""`SizeAnswer`: what to rent, with its probabilities and the alternatives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from planner.sizing.sizing_search import SizedRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """A run that no other beats in days, dollars, energy and devices at once; in closed form."""
+    """A run on the Pareto front of days, dollars, energy and devices; in closed form."""
 
     device: str
     stack: str
@@ -25,7 +25,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What one change brings, solved anew; days and dollars that it adds (below 0: saves)."""
+    """Gain of one change, from a search: added days and dollars (below 0: saved)."""
 
     change: str
     days: float
@@ -34,7 +34,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
-    """A change of the question under which there is an answer, solved."""
+    """A change of the request with which there is an answer, from a search."""
 
     change: str
     flag: str
@@ -49,12 +49,13 @@ class SizeAnswer:
     """The answer.
 
     status      `optimal`, `feasible` (a limit ended the search: see gap) or `infeasible`
-    bound       no run over the listed choices has a smaller value of the goal
-    others      the best of each other type of device;  refused  what has no answer, and why
+    bound       lower bound on the goal of every run over the listed choices
+    others      the best of each other device type
+    refused     choices without an answer, with reasons
     frameworks  the best of each compared framework that was not chosen, on the chosen devices
-    binds       which limit the best one meets
+    binds       the limit that the best run meets
     flop        of the whole run
-    considered  layouts priced or pruned
+    considered  layouts evaluated or discarded
     """
 
     status: str
@@ -76,7 +77,7 @@ class SizeAnswer:
 
 
 def value_words(run: SizedRun, best: SizedRun) -> str:
-    """How a run differs from the best: `12 % dearer, 8.1 d longer`."""
+    """Difference of a run from the best: `12 % dearer, 8.1 d longer`."""
     said = []
     if run.usd is not None and best.usd:
         said.append(_more(run.usd / best.usd - 1, "dearer", "cheaper"))

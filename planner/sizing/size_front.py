@@ -1,5 +1,5 @@
-"""`runs_beside`: fewer and more nodes than the best, each with its fastest layout; `front_of`:
-those that no other beats in days, dollars, energy and devices at once."""
+"""`runs_beside`: fewer and more nodes than the best, each with its fastest layout. `front_of`: the
+Pareto front in days, dollars, energy and devices."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TIMES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 def at_nodes(
     question: SizeQuestion, run: SizedRun, nodes: int, solver: LayoutSolver
 ) -> SizedRun | None:
-    """The fastest run of the same device, framework and batch on so many nodes at most, whatever
-    the limits; None where none fits, no time is left, or a cluster file has fewer nodes."""
+    """The fastest run with the same device, framework and batch on at most this many nodes, without
+    limits; None if none fits, no time is left, or a cluster file has fewer nodes."""
     cluster = run.choice.cluster
     if cluster is not None and nodes > cluster.num_nodes:
         return None
@@ -49,8 +49,8 @@ def at_nodes(
 def runs_beside(
     question: SizeQuestion, done: Sequence[SizedRun], solver: LayoutSolver
 ) -> tuple[SizedRun, ...]:
-    """The best of every type of device (`done`, the least value first), and the fastest on fewer
-    and more nodes of the best one, whatever the limits."""
+    """The best of every device type (`done`, least value first), and the fastest on fewer and more
+    nodes of the best one, without limits."""
     runs, best = list(done), done[0]
     for times in _TIMES:
         nodes = round(best.nodes * times)
@@ -61,7 +61,7 @@ def runs_beside(
 
 
 def front_of(runs: Sequence[SizedRun]) -> tuple[FrontPoint, ...]:
-    """The runs that no other beats, the fewest days first."""
+    """The Pareto front of the runs, fewest days first."""
     every = [_figures(run) for run in runs]
     kept = {
         mine: run

@@ -1,5 +1,5 @@
-"""`gains_of`: what the next node, dollar, GB/s, GiB and point of MFU bring, each solved anew on the
-device, framework and batch of the best run."""
+"""`gains_of`: the gain of one more node, dollar, GB/s, GiB or point of MFU, each from a separate
+search with the device, framework and batch of the best run."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _MORE_NODES = (8, 4, 2)
 
 
 def gains_of(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> tuple[Gain, ...]:
-    """The changes that could be solved in time."""
+    """The gains that could be computed within the time limit."""
     asked = question_of_run(question, best)
 
     def times_as_long(change: str, times: float) -> Gain:
-        """The same nodes with steps that take so many times longer."""
+        """The run on the same nodes with steps longer by a factor."""
         usd = best.usd * times if best.usd is not None else None
         return Gain(change=change, days=best.hours / 24.0 * times, usd=usd)
 
     def step(change: str, layout: PricedLayout | None) -> list[Gain]:
-        """The same nodes with another step."""
+        """The run on the same nodes with another step time."""
         if layout is None:
             return []
         return [times_as_long(change, layout.step_time_s / best.layout.step_time_s - 1.0)]
@@ -77,8 +77,8 @@ def gains_of(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> tu
 
 
 def _more_nodes(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> list[Gain]:
-    """One node more, and where that would stay idle the least of an eighth, a quarter and a half
-    more that would not."""
+    """One more node; if it would stay idle, the fewest of an eighth, a quarter and a half more that
+    would not."""
     for extra in sorted({1, *(max(1, best.nodes // part) for part in _MORE_NODES)}):
         found = at_nodes(question, best, best.nodes + extra, solver)
         if found is None:
@@ -98,7 +98,7 @@ def _between(change: str, run: SizedRun, best: SizedRun) -> Gain:
 def _with_more_dollars(
     question: SizeQuestion, best: SizedRun, solver: LayoutSolver
 ) -> SizedRun | None:
-    """The fastest run for a little more than the best's dollars."""
+    """The fastest run for slightly more dollars than the best."""
     if not solver.has_time or best.usd is None:
         return None
     free = replace(

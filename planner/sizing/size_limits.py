@@ -1,4 +1,5 @@
-"""Which limit a run meets, and where none keeps them all the least changes under which one does."""
+"""The binding limit of a run, and, if no run keeps all limits, the least changes of limits with
+which one does."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
 
 
 def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[SizedRun]) -> str:
-    """What keeps the best run from being better, in words.
+    """The limit that binds the best run, as text.
 
-    others   runs with other nodes, whatever the limits: one that would be better shows what binds
+    others  runs with other nodes, without limits: a better one shows the binding limit
     """
     said = []
     if question.minimise == TOKENS:
@@ -71,8 +72,8 @@ def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[Sized
 
 
 def memory_short(question: SizeQuestion, solver: LayoutSolver) -> str:
-    """What the model lacks on the most nodes of the first type of device, with the first framework;
-    "" where it fits there or no time is left."""
+    """Message on the memory shortfall on the most nodes of the first device type, with the first
+    framework; "" if the model fits or no time is left."""
     if not solver.has_time:
         return ""
     choice = question.choices[0]
@@ -103,8 +104,8 @@ def _figure(question: SizeQuestion, run: SizedRun) -> float:
 
 
 def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, ...]:
-    """For each limit the least that it would have to be with the others kept; where that has no
-    answer either, with it alone."""
+    """The least change of each limit with which there is an answer, with the others kept; if there
+    is none, without the others."""
     if question.minimise == TOKENS:
         return ()
     found = []
@@ -138,7 +139,7 @@ def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, 
 
 
 def _neighbors(question: SizeQuestion) -> Iterator[Neighbor[SizeQuestion]]:
-    """More nodes; each limit taken back, with the other kept and without."""
+    """More nodes; each limit dropped, with and without the other."""
     choices = tuple(
         replace(choice, most=_ROOM * choice.most if choice.cluster is None else choice.most)
         for choice in question.choices

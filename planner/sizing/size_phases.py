@@ -34,9 +34,11 @@ PHASES_SCHEMA = "shardwright/phases@1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A part of a run in which sequence length and batch stay.
+    """A part of a run with constant sequence length and batch.
 
-    tokens  a count as text: `14T`;  seq  tokens per sequence;  global_batch  sequences per step
+    tokens        a count as text: `14T`
+    seq           tokens per sequence
+    global_batch  sequences per step
     """
 
     tokens: str

@@ -1,4 +1,4 @@
-"""`SizeQuestion`: a training run of which some of tokens, time, dollars and devices are unknown."""
+"""`SizeQuestion`: a training run with some of tokens, time, dollars and devices unknown."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ TOKENS = "tokens"
 class DeviceChoice:
     """Devices of one type that may be rented.
 
-    asked, device  as the user and as the catalogue name it
+    asked, device  name in the request, and in the catalog
     node_devices   rented together: a node, a rack
     widths         devices of each node that a layout may use: all of them, or a rack without its
                    last trays
     fewest, most   nodes
-    usd_per_hour   of one device, None where no price is known; price_words  whose, of what kind,
-                   how old
-    network        a link of the catalogue between nodes, one card per device as the usual one; ""
-                   for the usual one
-    cluster        of a cluster file, whose levels hold for fewer nodes too; None for the usual one
+    usd_per_hour   of one device, None without a price
+    price_words    provider, kind and age of the price
+    network        a link of the catalog between nodes, one card per device; "" for the usual one
+    cluster        of a cluster file, whose levels also apply to fewer nodes; None for the usual one
     preferred      frameworks in groups: a group is searched only if no earlier one has an answer;
-                   () searches all frameworks of the question at once
+                   () searches all frameworks at once
     """
 
     asked: str
@@ -62,7 +61,7 @@ class DeviceChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackChoice:
-    """A framework that may run the training, and the layouts that it may be given."""
+    """A framework for the training, and its allowed layouts."""
 
     name: str
     space: Axes = field(default_factory=Axes)
@@ -70,18 +69,20 @@ class StackChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeQuestion:
-    """What is asked.
+    """The search problem of `size`.
 
     tokens       of the whole run; None: as many as deadline and budget allow
-    deadline_s   seconds from start to end, failures and all;  budget_usd  both None for no limit
+    deadline_s   seconds from start to end, including failures
+    budget_usd   dollars; both None for no limit
     confidence   probability (0 to 1) with which each limit must be kept
-    minimise     one of MINIMISED; without tokens it is TOKENS
+    minimise     one of MINIMISED; TOKENS if tokens are unknown
     batches      sequences per step to choose from
-    pue          electricity of the site over that of its nodes;  region  of its grid
-    reliability  how often what fails, and what a restart takes
-    stretch      wall-clock of the whole run over that of `tokens` in one phase (`--phases`)
-    options      what layouts may choose beside their axes
-    storage      what is kept and sent beside; None: not counted
+    pue          electricity of the site over that of its nodes
+    region       of its power grid
+    reliability  failure rates and restart times
+    stretch      wall time of the whole run over that of `tokens` in one phase (`--phases`)
+    options      choices of layouts in addition to their axes
+    storage      stored and sent data; None: not counted
     """
 
     name: str
@@ -136,7 +137,7 @@ class SizeQuestion:
         return model_flop_per_token(self.model, length, adapters=bool(self.lora_rank))
 
     def stack_groups(self, choice: DeviceChoice) -> tuple[tuple[StackChoice, ...], ...]:
-        """The frameworks that a type of device is searched with, in the order of preference."""
+        """The frameworks to search for a device type, in order of preference."""
         if not choice.preferred:
             return (self.stacks,)
         named = {stack.name: stack for stack in self.stacks}
@@ -144,5 +145,5 @@ class SizeQuestion:
 
     @property
     def needs_price(self) -> bool:
-        """Whether a device without a price has no place in the answer."""
+        """Whether devices without a price are left out."""
         return self.budget_usd is not None or self.minimise == "cost"

@@ -1,4 +1,4 @@
-"""The answer to a sizing question: searched, proven, simulated, and what would change it."""
+"""The answer to a sizing question: search, proof, simulation and sensitivities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRAMEWORK_S = 6.0
 
 
 def search_here(solver: LayoutSolver) -> Search:
-    """The search of every type of device in this process, one after the other."""
+    """Search every device type in this process, one after the other."""
     return lambda question: tuple(
         size_device(question, choice, solver) for choice in question.choices
     )
@@ -34,11 +34,14 @@ def answer_of(
     solver: LayoutSolver,
     seed: int = 0,
     runs: int = 2000,
+    relaxed: bool = True,
 ) -> SizeAnswer:
-    """The best run of what was found of every type of device, with its proof, or why there is none.
+    """The best run over all device types, with its proof, or why there is none.
 
-    search  how the types of devices are searched (`search_here`, or on workers)
-    solver  of all further questions;  runs  of the simulation of each run that is shown
+    search  function that searches the device types (`search_here`, or on workers)
+    solver  of all further searches
+    runs    number of simulations of each reported run
+    relaxed  where no run keeps the limits, include the smallest changes of limits that allow one
 
     Equal inputs give equal answers; the search time is left at 0.
     """
@@ -49,8 +52,8 @@ def answer_of(
         return SizeAnswer(
             status="infeasible",
             minimised=question.minimise,
-            relaxations=relaxations_of(question, search),
-            binds=memory_short(question, solver),
+            relaxations=relaxations_of(question, search) if relaxed else (),
+            binds=memory_short(question, solver) if relaxed else "",
             refused=refused,
             considered=considered,
         )
@@ -75,7 +78,7 @@ def answer_of(
     )
 
 
-def explained(
+def compared(
     question: SizeQuestion,
     found: tuple[SizedDevice, ...],
     answer: SizeAnswer,
@@ -84,15 +87,27 @@ def explained(
     seed: int = 0,
     runs: int = 2000,
 ) -> SizeAnswer:
-    """The answer with the compared frameworks, its front, what binds, and what the next node,
-    dollar, GB/s, GiB and point of MFU bring."""
+    """The answer with the best run of each other compared framework."""
+    done = _ranked(found)
+    if not done:
+        return answer
+    return replace(answer, frameworks=_frameworks(question, done[0], solver, seed=seed, runs=runs))
+
+
+def explained(
+    question: SizeQuestion,
+    found: tuple[SizedDevice, ...],
+    answer: SizeAnswer,
+    solver: LayoutSolver,
+) -> SizeAnswer:
+    """The answer with its Pareto front, the binding limit, and the gains of one more node, dollar,
+    GB/s, GiB and point of MFU."""
     done = _ranked(found)
     if not done:
         return answer
     beside = runs_beside(question, done, solver)
     return replace(
         answer,
-        frameworks=_frameworks(question, done[0], solver, seed=seed, runs=runs),
         front=front_of(beside),
         gains=gains_of(question, done[0], solver),
         binds=binding_limit(question, done[0], beside),
@@ -102,8 +117,8 @@ def explained(
 def _frameworks(
     question: SizeQuestion, best: SizedRun, solver: LayoutSolver, *, seed: int, runs: int
 ) -> tuple[RunOutlook, ...]:
-    """The best run of each other compared framework on the devices of the best one, in the order
-    of preference; none where the request names its frameworks."""
+    """The best run of each other compared framework on the devices of the best one, in order of
+    preference; none if the request names its frameworks."""
     every = []
     for name in (name for group in best.choice.preferred for name in group):
         if name == best.stack or not solver.has_time:
@@ -118,12 +133,12 @@ def _frameworks(
 
 
 def _ranked(found: tuple[SizedDevice, ...]) -> list[SizedRun]:
-    """The best run of every type of device that has one, the least value first."""
+    """The best run of every device type that has one, least value first."""
     return sorted((one.best for one in found if one.best is not None), key=lambda run: run.value)
 
 
 def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
-    """What the best run's prediction rests on."""
+    """Assumptions of the best run's prediction."""
     _, context = context_of(question_of_run(question, best))
     risk = f"a layout may run out of memory with a probability of {question.fit_risk:.0%}"
     # A network is changed by a flag of its own here.
@@ -135,8 +150,8 @@ def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
 
 
 def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tuple[str, str], ...]:
-    """The types of devices without an answer: of each the reason of its first framework, or that no
-    number of its nodes keeps the limits."""
+    """The device types without an answer: the reason of the first framework, or that no number of
+    nodes keeps the limits."""
     limited = question.deadline_s is not None or question.budget_usd is not None
     none = "no number of its nodes keeps the limits" if limited else "too little memory"
     said = []

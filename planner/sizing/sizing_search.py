@@ -1,4 +1,4 @@
-"""`size_device`: for a type of device the best number of nodes, layout, framework and batch.
+"""`size_device`: the best number of nodes, layout, framework and batch for a device type.
 
 One search over layouts (planner/layout/layout_search.py) with the whole run as its goal answers for
 every number of nodes at once (run_goal.py). The frameworks and batches of a device are searched one
@@ -48,10 +48,13 @@ from simulator.values.prediction import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedRun:
-    """The best of one type of device: its layout, and what the run comes to in closed form.
+    """The best run on one device type: its layout, and its totals in closed form.
 
-    value   of the goal;  nodes  paid for;  width  devices of a node that may be used
-    steps   of the whole run;  hours, usd, kwh  of the whole run
+    value  of the goal
+    nodes  paid for
+    width  devices of a node that may be used
+    steps  of the whole run
+    hours, usd, kwh  of the whole run
     """
 
     choice: DeviceChoice
@@ -69,17 +72,17 @@ class SizedRun:
 
     @property
     def devices(self) -> int:
-        """Paid for."""
+        """Number of paid devices."""
         return self.nodes * self.choice.node_devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedDevice:
-    """What the search of one type of device found and proved.
+    """Result of the search for one device type.
 
-    best      None where nothing keeps the limits;  bound  no run of it has a smaller value, None
-              where it has none at all
-    refused   frameworks that have no layout there, and why
+    best     None if nothing keeps the limits
+    bound    lower bound on the value of its runs, None without any run
+    refused  frameworks without a layout, with reasons
     """
 
     choice: DeviceChoice
@@ -123,7 +126,7 @@ def _size_with(
             return
         considered += outcome.considered
         search.complete &= outcome.complete
-        search.looked_at(math.inf if outcome.complete else outcome.bound_s)
+        search.count_refined(math.inf if outcome.complete else outcome.bound_s)
         if outcome.layouts:
             layout, value = outcome.layouts[0], outcome.values[0]
             run = sized_run(question, choice, goal, stack.name, layout, value, width)
@@ -144,11 +147,11 @@ def _size_with(
 
 @functools.lru_cache(maxsize=64)
 def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice) -> RunStretch:
-    """Wall-clock of the whole run over the steady steps of its tokens.
+    """Wall time of the whole run over the steady steps of its tokens.
 
-    A bound of a step says nothing of its layout, so its interval is the wider of those of two plain
-    layouts of the framework on so many nodes: all devices data-parallel, and tensor and expert
-    parallelism that fill a node.
+    The bound of a step has no layout, so its interval is the wider of two plain layouts of the
+    framework on this many nodes: all devices data-parallel, and tensor and expert parallelism that
+    fill a node.
     """
     asked = layout_question_of(
         question, choice, stack, question.batches[0], choice.node_devices, choice.most
@@ -179,9 +182,9 @@ def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice)
 
 
 def plain_layout(base: TrainingRun, devices: int, width: int) -> TrainingRun:
-    """The run with a sequence per device, sharded as far as its framework does, and tensor and
-    expert parallelism, where the framework has them, over up to so many devices: tensor parallelism
-    over no more than each has keys of its own for."""
+    """The run with one sequence per device, sharded as far as its framework supports, and tensor
+    and expert parallelism, if the framework has them, over up to this many devices: tensor
+    parallelism at most over the number of key heads."""
     rules, model = load_framework(base.stack).rules, base.model
     tp = math.gcd(model.num_kv_heads, width) if "tp" in rules.axes else 1
     dp = devices // tp
@@ -200,7 +203,7 @@ def goal_of(
     stack: StackChoice,
     batch: int,
 ) -> RunGoal:
-    """The goal of a question on devices of one type with a framework."""
+    """The goal of a question for one device type and framework."""
     per_step = batch * question.seq_len
     peak = get_device(choice.device).peak_or_twins("bfloat16").value
     return RunGoal(
@@ -226,8 +229,8 @@ def goal_of(
 
 @functools.lru_cache(maxsize=64)
 def spare_nodes(device: str, node_devices: int, most: int, inputs: ReliabilityInputs) -> Array:
-    """[nodes] spare nodes by nodes of the run, from 0 to `most`: those of the inputs, or as many
-    as cost less than waiting for repairs."""
+    """[nodes] spare nodes by nodes of the run, from 0 to `most`: those of the inputs, or as many as
+    cost less than waiting for repairs."""
     if inputs.spare_nodes is not None:
         return np.full(most + 1, inputs.spare_nodes)
     per_node = inputs.broken_nodes(node_devices, device)
@@ -243,14 +246,14 @@ def layout_question_of(
     width: int,
     nodes: int,
 ) -> LayoutQuestion:
-    """The question of the layouts on so many nodes."""
+    """The search problem over layouts on this many nodes."""
     return layout_question_on(question, _cluster(choice, width, nodes), stack, batch)
 
 
 def layout_question_on(
     question: SizeQuestion, cluster: Cluster, stack: StackChoice, batch: int
 ) -> LayoutQuestion:
-    """The question of the layouts on a cluster."""
+    """The search problem over layouts on a cluster."""
     return LayoutQuestion(
         name=question.name,
         model=question.model,
@@ -269,7 +272,7 @@ def layout_question_on(
 def question_of_run(
     question: SizeQuestion, run: SizedRun, *, batch: int = 0, nodes: int = 0
 ) -> LayoutQuestion:
-    """The question that a sized run's layout answers, or with another batch or nodes."""
+    """The search problem of a sized run's layout, optionally with another batch or nodes."""
     stack = stack_named(question, run.stack)
     return layout_question_of(
         question, run.choice, stack, batch or run.batch, run.width, nodes or run.nodes
@@ -290,7 +293,7 @@ def _cluster(choice: DeviceChoice, width: int, nodes: int) -> Cluster:
 
 
 def first_nodes(cluster: Cluster, nodes: int) -> Cluster:
-    """So many nodes of a cluster of equal nodes, with the levels that join them."""
+    """The first nodes of a cluster of equal nodes, with the levels that join them."""
     (group,) = cluster.groups
     devices = nodes * group.devices_per_node
     inside = [level for level in cluster.levels if level.domain_size < devices]
@@ -304,7 +307,7 @@ def first_nodes(cluster: Cluster, nodes: int) -> Cluster:
 
 
 def stack_named(question: SizeQuestion, name: str) -> StackChoice:
-    """The framework of a run that was found."""
+    """The framework of a run, from the question's list."""
     return next(stack for stack in question.stacks if stack.name == name)
 
 
@@ -317,7 +320,7 @@ def sized_run(
     value: float,
     width: int,
 ) -> SizedRun:
-    """A layout as the whole run that it makes."""
+    """The whole run of a layout."""
     per_step = layout.run.global_batch * question.seq_len
     tokens = 1.0 / value if question.minimise == TOKENS else float(question.tokens or 0.0)
     steps = tokens / per_step if question.minimise == TOKENS else goal.steps
@@ -347,7 +350,7 @@ _FUNCTION = "planner.sizing.sizing_search:solve_text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeTask:
-    """One type of device of a question; `end_s` on the machine's monotonic clock."""
+    """One device type of a question; `end_s` on the machine's monotonic clock."""
 
     question: SizeQuestion
     choice: int
@@ -355,7 +358,7 @@ class SizeTask:
 
 
 def solve_text(text: str) -> str:
-    """The SizedDevice of a SizeTask, both as JSON; {"fault": why} where that fails."""
+    """The SizedDevice of a SizeTask, both as JSON; {"fault": reason} if that fails."""
     try:
         task = decode(SizeTask, json.loads(text), where="the task")
         solver = LayoutSolver(
@@ -368,8 +371,8 @@ def solve_text(text: str) -> str:
 
 
 def size_on_workers(tasks: list[SizeTask], workers: int) -> tuple[SizedDevice, ...]:
-    """Every task's answer in their order, on so many processes of this machine.
+    """The results of all tasks in order, on worker processes of this machine.
 
-    Raises InputError where a task or its process fails.
+    Raises InputError if a task or its process fails.
     """
     return tuple(answers_of(_FUNCTION, tasks, SizedDevice, workers))

@@ -1,8 +1,8 @@
 """Resolve the name of a model, without torch.
 
-A model is a shipped name (`llama-3.1-70b`, also `meta-llama/Llama-3.1-70B`), the path of a Hugging
-Face `config.json`, or `package.module:factory`. Only the last imports user code, when the model is
-built.
+A model is a shipped name (`llama-3.1-70b`, also `meta-llama/Llama-3.1-70B-Instruct`), the path of a
+Hugging Face `config.json`, or `package.module:factory`. Only the last imports user code, when the
+model is built.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ _SAME_LAYERS = {
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
 }
+_TUNED = re.compile(r"-(?:instruct|chat|base|hf|it|pt)$")
 _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 GIVEN = " (given in Python)"
 """End of the name of a model that was given as an object."""
@@ -142,14 +143,29 @@ def _shipped() -> Mapping[str, str]:
     }
 
 
+@functools.cache
+def _by_short_name() -> Mapping[str, str]:
+    return {_short_name(name): shipped for name, shipped in _shipped().items()}
+
+
+def _short_name(name: str) -> str:
+    """A name without organization, tuning and punctuation: `meta-llama/Meta-Llama-3-8B-Instruct`
+    and `llama3-8b` are `llama-3-8b`, whose layers they have."""
+    plain = name.rpartition("/")[2].removeprefix("meta-")
+    while (shorter := _TUNED.sub("", plain)) != plain:
+        plain = shorter
+    return re.sub(r"[-_ ]", "", plain)
+
+
 def model_names() -> tuple[str, ...]:
     """The shipped names."""
     return tuple(sorted(set(_shipped().values())))
 
 
 def model_named(text: str) -> str | None:
-    """The shipped model with this name or alias, or None."""
-    return _shipped().get(text.lower())
+    """The shipped model with this name or alias, or one like it (`_short_name`), or None."""
+    name = text.lower()
+    return _shipped().get(name) or _by_short_name().get(_short_name(name))
 
 
 def resolve_model(text: str) -> ModelSpec:
@@ -160,7 +176,7 @@ def resolve_model(text: str) -> ModelSpec:
     """
     if _FACTORY.match(text):
         return ModelSpec(name=text, source=text, factory=text)
-    if Path(text).is_dir() and model_named(text) is None:
+    if Path(text).is_dir() and text.lower() not in _shipped():
         # A checkpoint's folder, as transformers takes it.
         inside = Path(text) / "config.json"
         if not inside.is_file():

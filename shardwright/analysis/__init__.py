@@ -1,0 +1,1 @@
+"""Comparisons: with measurements, between plans, between answers."""

@@ -39,7 +39,9 @@ def compare(
     json_output: Json = False,
     fail_over: Annotated[
         str | None,
-        typer.Option("--fail-over", help="exit code 4 if the step differs by more than 15%"),
+        typer.Option(
+            "--fail-over", help="exit with code 4 if the step differs by more than this: 15%"
+        ),
     ] = None,
 ) -> None:
     """`shardwright compare`."""

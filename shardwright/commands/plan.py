@@ -23,7 +23,7 @@ def plan(
     options: PlanOptions,
     imported: Annotated[
         Path | None,
-        typer.Option("--from", help="rank the single changes of this imported run"),
+        typer.Option("--from", help="rank single changes of an imported run by their gain"),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", help="plan file to write; a folder for sweeps")
@@ -61,7 +61,7 @@ def plan(
 
     from shardwright.console.output import Heartbeat, need_room_for
     from shardwright.console.report_files import need_room_for_reports
-    from shardwright.requests.places import local_profile
+    from shardwright.requests.local_paths import local_profile
     from shardwright.requests.plan_choices import axes_of_options, requested_options
     from shardwright.requests.plan_request import AnswerOutput, plan_request
     from shardwright.requests.report_paths import ReportPaths

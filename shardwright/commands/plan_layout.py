@@ -27,8 +27,8 @@ from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_summary import framework_rows, layout_summary
 from shardwright.requests.cached_answer import how_it_came_about
 from shardwright.requests.layout_answers import LayoutRequester, OneAnswer, none_fits, stacks_of
+from shardwright.requests.local_paths import answer_cache
 from shardwright.requests.opened_plan import write_layout
-from shardwright.requests.places import answer_cache
 from shardwright.requests.plan_request import AnswerOutput, PlanRequest
 from shardwright.requests.plan_route import runnable_answer, unsupported_options
 from shardwright.requests.provenance import provenance

@@ -27,7 +27,7 @@ from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.reports.plan_summary import plan_summary
 from shardwright.requests.cached_answer import answered, how_it_came_about
 from shardwright.requests.layout_answers import why_no_layouts
-from shardwright.requests.places import answer_cache
+from shardwright.requests.local_paths import answer_cache
 from shardwright.requests.plan_choices import need_framework
 from shardwright.requests.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.requests.price_request import price_for

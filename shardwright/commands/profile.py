@@ -12,8 +12,8 @@ from planner.axes import parse_axis
 from shardwright.console.flags import Local, Precision, Quiet, Seq
 from shardwright.console.output import Bar, need_room_for, note, show
 from shardwright.plugins.plugin import Hook, hook
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.machine_profile import profile_machine
-from shardwright.requests.places import local_profile
 
 EXAMPLES = (
     "Examples:\n\n  shardwright profile --quick\n\n  shardwright profile --model "

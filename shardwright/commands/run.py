@@ -29,7 +29,9 @@ def run(
     plan_file: Annotated[
         Path, typer.Argument(metavar="PLAN", help="plan file, or sharding file of `shard`")
     ],
-    model: Annotated[str, typer.Option("--model", help="other name of the plan's model")] = "",
+    model: Annotated[
+        str, typer.Option("--model", help="name of the plan's model here: package.module:factory")
+    ] = "",
     steps: Annotated[int, typer.Option(min=1, help="number of measured steps")] = 10,
     check: Annotated[
         bool, typer.Option("--check", help="compare loss and every gradient with the unsplit model")
@@ -47,13 +49,11 @@ def run(
     ] = None,
     device: Annotated[
         str,
-        typer.Option(
-            help="cpu or cuda; if not given, GPUs for a plan for GPUs, where there are any"
-        ),
+        typer.Option(help="cpu or cuda (default: cuda for a GPU plan, if available)"),
     ] = "",
     timeout: Annotated[str, typer.Option(help="time limit of each rank")] = "300s",
     any_machine: Annotated[
-        bool, typer.Option("--any-machine", help="run on another machine than the planned one")
+        bool, typer.Option("--any-machine", help="allow a machine other than the planned one")
     ] = False,
     quiet: Quiet = False,
 ) -> None:

@@ -12,7 +12,7 @@ from profiles.errors import InfeasibleError
 from profiles.hardware.probe.fingerprint import num_cores
 from shardwright.console.flags import Json, Local, Prices, Quiet
 from shardwright.console.output import note, print_json, show, tell_price
-from shardwright.requests.places import local_profile
+from shardwright.requests.local_paths import local_profile
 
 _NOTES, _FILES = 5, 8  # told at most
 EXAMPLES = (

@@ -1,4 +1,4 @@
-"""A sweep in its folder, as `sweep` and the lists of `plan` run it."""
+"""Run a sweep in its folder, for `sweep` and for lists of `plan`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command ends: on a signal, or at a closed pipe."""
+"""End of a command on a signal, or on a closed pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, progress and remarks on stderr."""
+"""Output of commands: results on stdout, progress and notes on stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Pace`: how fast many things are done, and how long the rest takes at that rate."""
+"""`Pace`: rate of a long job, and the remaining time at that rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that `size` and `plan` write of an answer for people: page, Markdown, table and figure."""
+"""Report files of `size` and `plan`: HTML page, Markdown, table and figure."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class PlanOptions:
     )
     global_batch: int | None = option(
         None,
-        help="samples per step: 1024 or 4M (default: as published runs)",
+        help="samples per step: 1024 or 4k (default: that of published runs)",
         unit="samples",
         read=read_text.count,
         metavar="COUNT",
@@ -102,7 +102,7 @@ class PlanOptions:
     pareto: str = option(
         "",
         layouts_only=True,
-        help="print the trade-off of step time against this",
+        help="print the Pareto front of step time and this",
         choices=("memory", "usd"),
         keyword="",
         page=PageField(
@@ -150,7 +150,7 @@ class PlanOptions:
     )
     dp_replicate: tuple[int, ...] | None = option(
         None,
-        help="groups of replicas that each have all states (HSDP): 2, or a list (default: 1)",
+        help="replicated groups of hybrid sharding (HSDP): 2, or a list (default: 1)",
         read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(
@@ -204,7 +204,7 @@ class PlanOptions:
     )
     schedule: tuple[str, ...] | None = option(
         None,
-        help="gpipe, 1f1b, interleaved; only if named: zb-h1, zbv, v-half, dualpipev",
+        help="gpipe, 1f1b, interleaved; searched only if named: zb-h1, zbv, v-half, dualpipev",
         read=read_text.names,
         sweep=SweepKey.PIN,
         page=PageField(label="Schedule", help="1f1b, interleaved, zb-h1, zbv, ...", more=True),
@@ -222,7 +222,7 @@ class PlanOptions:
         ),
     )
     calibration: Path | None = option(
-        None, layouts_only=True, help="coefficients written by profile --from", read=read_text.path
+        None, layouts_only=True, help="coefficients fitted by profile --from", read=read_text.path
     )
     order: tuple[str, ...] = option(
         (),
@@ -233,7 +233,7 @@ class PlanOptions:
     )
     reduce: tuple[str, ...] = option(
         (),
-        help="precision of gradient sums: fp32, bf16",
+        help="precision of the gradient reduction: fp32, bf16",
         read=read_text.names,
         needs_framework=True,
         sweep=SweepKey.OPTION,
@@ -261,7 +261,7 @@ class PlanOptions:
     )
     wide_layers: int = option(
         0,
-        help="number of first and last layers kept in bf16",
+        help="number of first and last layers kept in bf16, with fp8 or less elsewhere",
         read=read_text.whole,
         needs_framework=True,
         sweep=SweepKey.OPTION,
@@ -282,7 +282,7 @@ class PlanOptions:
     )
     lora: int = option(
         0,
-        help="train only adapters of this rank",
+        help="train only low-rank adapters, of this rank",
         read=read_text.whole,
         least=0,
         needs_framework=True,
@@ -299,7 +299,7 @@ class PlanOptions:
     )
     expert_imbalance: float = option(
         1.0,
-        help="tokens of the fullest expert-parallel rank over the mean: 1.2",
+        help="tokens of the fullest expert-parallel rank, relative to the mean: 1.2",
         read=read_text.number,
         needs_framework=True,
         sweep=SweepKey.OPTION,
@@ -326,7 +326,7 @@ class PlanOptions:
     )
     solver: str = option(
         "auto",
-        help="solver of the search block by block",
+        help="solver of plans block by block",
         choices=("auto", "dp", "ilp"),
         sweep=SweepKey.GRID,
     )

@@ -32,7 +32,7 @@ class SizeOptions:
     )
     on: str = option(
         "",
-        help="device types: h100-sxm,b200; 8xgb200; a cluster file; empty: those of most providers",
+        help="device types: h100-sxm,b200; 8xgb200; a cluster file (default: the most offered)",
         keyword="",
         page=PageField(
             label="Types of devices",
@@ -98,7 +98,7 @@ class SizeOptions:
     )
     sure: str = option(
         "50%",
-        help="probability of keeping each limit: 80%",
+        help="required probability of keeping each limit: 80%",
         page=PageField(
             label="Confidence",
             start="50%",

@@ -13,7 +13,7 @@ from shardwright.reports.brief.plan_brief import Planned, plan_brief
 from shardwright.reports.layout_summary import framework_rows
 from shardwright.requests.cached_answer import how_it_came_about
 from shardwright.requests.layout_answers import LayoutRequester, none_fits, stacks_of
-from shardwright.requests.places import answer_cache
+from shardwright.requests.local_paths import answer_cache
 from shardwright.requests.plan_request import PlanRequest
 
 

@@ -12,7 +12,7 @@ from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_
 from shardwright.page.fields import Field, typed_values
 from shardwright.page.option_fields import fields_of, options_from
 from shardwright.requests.layout_answers import LayoutRequester, stacks_of, why_no_layouts
-from shardwright.requests.places import local_profile
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.plan_request import PlanRequest, plan_request
 
 _EXPLAIN = Field(

@@ -196,7 +196,7 @@ PUBLIC_MODULES = frozenset(
         "shardwright.requests.imported_run",
         "shardwright.requests.named_model",
         "shardwright.requests.opened_plan",
-        "shardwright.requests.places",
+        "shardwright.requests.local_paths",
         "shardwright.requests.plan_choices",
         "shardwright.requests.plan_request",
         "shardwright.requests.planned_step",

@@ -1,4 +1,4 @@
-"""What the stages of a plan hold, and of a model with branches what crosses the cuts."""
+"""Blocks of each stage of a plan; for models with branches also the tensors between stages."""
 
 from __future__ import annotations
 

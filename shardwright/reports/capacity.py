@@ -1,4 +1,4 @@
-"""`fit`: what a model is made of, and on which devices its training fits."""
+"""Report of `fit`: parts of a model, and the devices on which its training fits."""
 
 from __future__ import annotations
 

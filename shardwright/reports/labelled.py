@@ -1,4 +1,4 @@
-"""A label with what it says beside it, wrapped under its first word and not under the label."""
+"""A label with text, wrapped under its first word and not under the label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `plan` prints without --explain: at most twelve lines of 100 columns."""
+"""The short answer of `plan`, without --explain: at most twelve lines of 100 columns."""
 
 from __future__ import annotations
 

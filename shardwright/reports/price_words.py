@@ -1,4 +1,4 @@
-"""What the dollars of an answer rest on, in words: whose price, of which kind, of which date."""
+"""The basis of an answer's dollars, as text: provider, kind and date of the price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to make the same numbers again: commands with every choice pinned, versions and hashes."""
+"""Commands, versions and hashes to reproduce the numbers of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding what a roofline needs again: the model's trace and the cluster of the plan."""
+"""The inputs of a roofline from a plan file: the model's trace and the cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def find_roofline(
     another content hash than the plan's would give another picture, so it is refused.
     """
     from shardwright.requests import python_plan
-    from shardwright.requests.places import local_profile
+    from shardwright.requests.local_paths import local_profile
 
     try:
         named = str(cluster_file) if cluster_file is not None else plan.cluster

@@ -1,0 +1,1 @@
+"""Requests: from options to answers."""

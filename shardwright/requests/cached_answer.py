@@ -1,4 +1,4 @@
-"""One question's answer: the cache's where it has one, else solved and kept."""
+"""The answer to a request: from the cache if possible, otherwise searched and stored."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ A = TypeVar("A", PlanFile, LayoutFile)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedAnswer(Generic[A]):
-    """An answer with its dollars, and how it came about.
+    """An answer with its dollars.
 
-    cached       it was found before; its search time is that of then
-    interrupted  Ctrl-C ended the search: the best plan by then, with the gap by then
+    cached       from the cache; its search time is the original one
+    interrupted  Ctrl-C ended the search: the best plan so far, with its gap
     """
 
     answer: A
@@ -48,10 +48,10 @@ def answered(
 ) -> CachedAnswer[PlanFile]:
     """The answer to a task.
 
-    solve         the search, given the traced model; only asked where the cache has no answer
+    solve         the search, given the traced model; called only if the cache has no answer
     cache         None neither reads nor writes one
-    time_limit_s  what `solve` obeys; a search that it ended is not kept, nor is one that Ctrl-C
-                  ended: both may have better answers
+    time_limit_s  limit of `solve`; answers of searches ended by it or by Ctrl-C are not stored,
+                  because a longer search may find a better one
     """
     # A factory is known by its traces only; a configuration needs none for a known answer.
     traced = trace_task(task) if cache is None or task.spec.factory else None
@@ -76,9 +76,9 @@ def layout_answered(
     inputs: ReliabilityInputs = DEFAULT,
     region: str = "",
 ) -> CachedAnswer[LayoutFile]:
-    """The layout of a task at a price: the cache's where it has one, else solved, and kept where
-    the search ended by itself. `inputs` say what of a long run is kept on such capacity,
-    `region` whose grid it draws on ("" leaves carbon out)."""
+    """The layout of a task at a price, from the cache or searched; stored if the search was
+    complete. `inputs` are the failure rates of the capacity, `region` is its power grid ("" leaves
+    carbon out)."""
     key = key_of(task)
     known = cache.find(key) if cache is not None else None
     if isinstance(known, LayoutFile):
@@ -91,7 +91,7 @@ def layout_answered(
 
 @contextmanager
 def _noticing_interrupts() -> Iterator[list[int]]:
-    """Signals of Ctrl-C that arrive meanwhile; the search itself swallows their exception."""
+    """Context that records Ctrl-C, because the search catches its exception."""
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield seen
@@ -113,7 +113,7 @@ def _noticing_interrupts() -> Iterator[list[int]]:
 def how_it_came_about(
     found: CachedAnswer[PlanFile] | CachedAnswer[LayoutFile], time_limit_s: float | None = None
 ) -> str:
-    """What a reader of the answer must know of its making; empty where it was solved in full."""
+    """A note on a cached or interrupted answer; "" if it was solved completely."""
     if found.cached:
         took = format_time(found.answer.search_time_s)
         return f"Cache:  the same question was solved before, in {took}; --no-cache solves it again"

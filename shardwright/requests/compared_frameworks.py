@@ -21,20 +21,20 @@ _KNOWN_ELSEWHERE = ("megatron-core", "torch-fsdp")
 
 
 def is_supported(framework: str, device: str) -> bool:
-    """Whether enough runs of enough sources were fitted for the framework on the device."""
+    """Whether the fit has enough runs, from enough sources, of the framework on the device."""
     known = supporting_runs(framework, device)
     return known.runs >= ENOUGH_RUNS and len(known.sources) >= ENOUGH_SOURCES
 
 
 @functools.cache
 def compared_frameworks(device: str, *, ours: bool = True) -> tuple[str, ...]:
-    """The frameworks that a request without one compares, our executor last.
+    """The frameworks to compare for a request without one, our executor last.
 
     ours  whether our executor has all options of the request; it is left out otherwise
 
-    Those with enough fitted runs on the device, supported ones first, then those with the most axes
-    and runs; if there is none, the one with the most runs, or the one that the device needs
-    (neuronx on Trainium). Old generations are left out.
+    Frameworks with enough fitted runs on the device: supported ones first, then by number of axes
+    and runs. If there are none: the one with the most runs, or the device's own (neuronx on
+    Trainium). Old generations are left out.
     """
     runs = {
         name: supporting_runs(name, device).runs
@@ -60,8 +60,8 @@ def compared_frameworks(device: str, *, ours: bool = True) -> tuple[str, ...]:
 def preference(frameworks: Sequence[str], device: str) -> tuple[tuple[str, ...], ...]:
     """Compared frameworks in groups: the answer is the best of the first group that has one.
 
-    The first group holds the frameworks with enough evidence. Each other framework is a group of
-    its own, the one with the most fitted runs first.
+    The first group contains the frameworks with enough evidence. Each other framework is a separate
+    group, the one with the most fitted runs first.
     """
     supported = tuple(name for name in frameworks if is_supported(name, device))
     rest = sorted(

@@ -1,4 +1,4 @@
-"""`with_lines`: a message about entries of a TOML file, with the line of each entry."""
+"""`with_lines`: add the lines of a TOML file to a message about its entries."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _KEY = re.compile(r"^\s*(\[|[\w-]+\s*=)")
 
 
 def with_lines(message: str, path: Path, text: str) -> str:
-    """The message with the line of every `table[number].key` in it that the text of the file has.
+    """The message with the line of every `table[number].key` in it that the file contains.
 
-    In a list over several lines it is that of the value which the message quotes first.
+    In a list over several lines: the line of the first value that the message quotes.
 
     >>> with_lines("job[0].tokens: no unit", Path("a.toml"), "[[job]]\\ntokens = '1'")
     'a.toml, line 2: job[0].tokens: no unit'
@@ -40,8 +40,8 @@ def with_lines(message: str, path: Path, text: str) -> str:
 
 
 def _entry(lines: list[str], head: int, table: str, key: str) -> tuple[int, int]:
-    """The first line of a key of the table that begins at `head`, and the line behind its value;
-    of the whole table where there is no such key."""
+    """The first line of a key of the table that begins at `head`, and the line after its value; of
+    the whole table without such a key."""
     others = (i for i in range(head + 1, len(lines)) if lines[i].strip().startswith("[["))
     end = next((i for i in others if f"[[{table}." not in lines[i]), len(lines))
     for index in range(head + 1, end):

@@ -10,7 +10,7 @@ from shardwright.requests.imported_run import IMPORTED_SCHEMA, ImportedRun, impo
 
 
 def write_imported(path: str | Path, run: ImportedRun) -> None:
-    """Writes the run; raises DocumentError where that cannot be."""
+    """Writes the run; raises DocumentError if that fails."""
     write_text(path, to_json(imported_json(run)))
 
 
@@ -20,7 +20,7 @@ def read_imported(path: str | Path) -> ImportedRun:
 
 
 def is_imported(path: str | Path) -> bool:
-    """Whether a file is an imported run; False too for what cannot be read."""
+    """Whether a file is an imported run; False if it cannot be read."""
     try:
         return read_mapping(path).get("schema") == IMPORTED_SCHEMA
     except ShardwrightError:

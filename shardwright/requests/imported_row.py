@@ -1,4 +1,4 @@
-"""`imported_row`: an imported run as a row to predict, on the devices that are named."""
+"""`imported_row`: an imported run as a row to predict, on the named devices."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from shardwright.runs.run import PublishedRun
 
 
 def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
-    """The run on the cluster or device that `on` names, "" for the one that its files name.
+    """The run on the cluster or device `on`; "" for the devices in its files.
 
-    path   of the file that it was read from, for messages and the row's id
+    path  of its file, for messages and the row's id
 
-    Raises InputError where no device is named, or not how many.
+    Raises InputError if the device or the number of devices is missing.
     """
     device, devices = on, None
     if not on or not (on[0].isdigit() or on.endswith((".toml", ".json"))):
@@ -27,7 +27,7 @@ def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
         cluster = get_cluster(on)
         kinds = {group.device.name for group in cluster.groups}
         if len(kinds) > 1:
-            raise InputError(f"{on}: an imported run is on devices of one kind")
+            raise InputError(f"{on}: an imported run needs devices of one type")
         device, devices = kinds.pop(), cluster.num_devices
     if not device and not run.device:
         raise InputError(
@@ -46,12 +46,12 @@ def imported_row(run: ImportedRun, path: Path, on: str) -> PublishedRun:
 
 
 def path_of_import(run: ImportedRun) -> Path:
-    """The first file of an imported run, to name it by."""
+    """The first file of an imported run, as its name."""
     return Path(run.files[0] if run.files else "imported run")
 
 
 def predicted_import(row: PublishedRun) -> PredictedRow:
-    """The prediction of a row; raises InputError where it has none."""
+    """The prediction of a row; raises InputError if it has none."""
     made = predict_runs([row])[0]
     if made.prediction is None:
         raise InputError(made.why_not or f"{row.id} cannot be predicted")

@@ -1,4 +1,4 @@
-"""Answers of the search over layouts to a question of `plan`: one framework's, several, a front."""
+"""Answers of `plan` by the search over layouts: of one framework, of several, or a Pareto front."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def _unwatched() -> AbstractContextManager[Progress | None]:
 class OneAnswer:
     """A framework's answer.
 
-    found   how it came about;  others  answers of the other compared frameworks, fastest first
+    found   whether it was cached or interrupted
+    others  answers of the other compared frameworks, fastest first
     """
 
     answer: LayoutFile
@@ -72,10 +73,10 @@ class FrameworkAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRequester:
-    """Answers a question of `plan` that is one of layouts.
+    """Answers requests of `plan` by the search over layouts.
 
-    calibration  learnt from own runs, None for the shipped coefficients
-    explain      with what would help
+    calibration  fitted on own runs, None for the shipped coefficients
+    explain      include sensitivities
     cache        None neither reads nor writes one
     """
 
@@ -86,9 +87,10 @@ class LayoutRequester:
     watched: Watched = field(default=_unwatched)
 
     def question(self, stack: str = "") -> tuple[LayoutQuestion, tuple[str, ...]]:
-        """The question of a framework's layouts, and what was assumed for want of a flag.
+        """The search problem for a framework, and the assumptions for missing flags.
 
         stack  the framework; "" for the first of those to compare
+
         Raises InputError, UnknownNameError, ModelError.
         """
         request, options = self.request, self.request.options
@@ -119,8 +121,8 @@ class LayoutRequester:
     def compared(self) -> tuple[str, ...]:
         """The requested framework; without one, the frameworks to compare, our executor last.
 
-        A front, and a module of the user, which only our executor runs, are not compared. Raises
-        InputError for an option that our executor would need and does not have.
+        A Pareto front and a user's module, which only our executor runs, are not compared. Raises
+        InputError for options that our executor does not have.
         """
         options = self.request.options
         if options.stack:
@@ -161,8 +163,8 @@ class LayoutRequester:
         return OneAnswer(answer=answer, found=best, others=rest)
 
     def _one_of(self, name: str, refused: list[InputError]) -> CachedAnswer[LayoutFile] | None:
-        """The answer of one of several frameworks; None if it does not take the request, with the
-        reason added to `refused`."""
+        """The answer of one of several frameworks; None, with the reason added to `refused`, if it
+        does not accept the request."""
         first = name == self.compared[0]
         limit_s = self.request.time_limit_s if first else min(_OTHER_S, self.request.time_limit_s)
         try:
@@ -172,7 +174,7 @@ class LayoutRequester:
             return None
 
     def by_framework(self) -> FrameworkAnswers:
-        """The answers of every framework that is asked for."""
+        """The answers of all requested frameworks."""
         answers: list[LayoutFile] = []
         refused: dict[str, str] = {}
         names = stacks_of(self.request.options.stack)
@@ -194,9 +196,9 @@ class LayoutRequester:
         return FrameworkAnswers(answers=tuple(answers), refused=refused)
 
     def front(self) -> list[tuple[Cluster, LayoutChoice]]:
-        """The trade-off of step time against what `pareto` names, the fastest first.
+        """The trade-off of step time against memory or dollars (`pareto`), fastest first.
 
-        Raises InfeasibleError where nothing fits.
+        Raises InfeasibleError if nothing fits.
         """
         question, _ = self.question()
         request, coefficients = self.request, coefficients_of(question)
@@ -253,7 +255,7 @@ def _assuming(answer: LayoutFile, assumed: Sequence[str]) -> LayoutFile:
 
 
 def stacks_of(text: str) -> tuple[str, ...]:
-    """The frameworks of a flag; every one for `any`. Raises InputError where it names none."""
+    """The frameworks of a flag; all for `any`. Raises InputError for an empty list."""
     if not text:
         return (EXECUTOR,)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -263,18 +265,18 @@ def stacks_of(text: str) -> tuple[str, ...]:
 
 
 def _step_s(answer: LayoutFile) -> float:
-    """Seconds of the chosen layout's step; infinite where there is none."""
+    """Seconds of the chosen layout's step; infinite if there is none."""
     return answer.chosen.prediction.step_time_s.value if answer.chosen else float("inf")
 
 
 def none_fits(request: PlanRequest, refused: dict[str, str]) -> str:
-    """That none of several frameworks has a layout, and why each has none."""
+    """Message: none of several frameworks has a layout, with the reason for each."""
     said = "; ".join(f"{name}: {why}" for name, why in refused.items())
     return f"no layout of {request.options.model} fits on {request.cluster.name}: {said}"
 
 
 def why_no_layouts(request: PlanRequest) -> str:
-    """Why a question is searched block by block and not over layouts; "" where it is not."""
+    """Reason why a request is searched block by block; "" if it is searched over layouts."""
     if request.options.stack:
         return ""
     route = route_of(

@@ -1,4 +1,4 @@
-"""`LayoutTask`: the search of a framework's layouts as what a worker of a sweep gets and solves."""
+"""`LayoutTask`: a search over layouts as a value that a worker of a sweep receives and solves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from profiles.hardware.catalogue.catalog import device_names, get_cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutTask:
-    """A question with the content that its words name.
+    """A search problem that contains all its inputs.
 
-    explain  with what would help
-    alone    without runners-up, and without what else would be solved beside the question
-    version  of the code and data that the asker has (planner/batch/answer_cache.py)
+    explain  include sensitivities
+    alone    without runners-up and other additional searches
+    version  of the sender's code and data (planner/batch/answer_cache.py)
     """
 
     question: LayoutQuestion
@@ -44,7 +44,7 @@ def solve_layout_task(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> LayoutFile:
-    """The answer without prices; one path for a single question and for sweeps."""
+    """The answer without prices; used for single requests and for sweeps."""
     return plan_layout(
         task.question,
         rebuild=get_cluster,

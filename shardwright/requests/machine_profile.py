@@ -1,7 +1,7 @@
-"""`profile_machine`: this machine, and a model's blocks on it, measured into a profile file.
+"""`profile_machine`: measure this machine, and a model's blocks on it, into a profile file.
 
-Measurements are kept as they are made: after an interruption, by Ctrl-C or a scheduler's limit, the
-same command goes on from there.
+Measurements are saved one by one: after an interruption, by Ctrl-C or a scheduler's limit, the same
+command continues.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from profiles.errors import MismatchError
 from profiles.extras import need_package
 from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster
+from shardwright.requests.local_paths import trace_cache
 from shardwright.requests.named_model import import_from_here, sample_of
-from shardwright.requests.places import trace_cache
 from shardwright.requests.provenance import provenance
 from simulator.values.workload import Workload
 
@@ -39,11 +39,11 @@ def profile_machine(
     precision: str = "fp32",
     progress: Callable[[str], AbstractContextManager[Progress]] | None = None,
 ) -> Cluster:
-    """The profile that is then in the file.
+    """Measure, and return the profile in the file.
 
-    quick     about a minute for the machine itself, with fewer points
-    model     its blocks are measured too; the machine itself only where the file has it not
-    progress  gives a reporter of (done, total, label) for a title
+    quick     about a minute for the machine, with fewer points
+    model     measure its blocks too; the machine itself only if the file does not contain it
+    progress  for a title, gives a reporter of (done, total, label)
     """
     # The model that measures the executor is an HF configuration.
     need_package("torch", "measuring this machine", extra="hf")
@@ -106,7 +106,7 @@ def profile_machine(
 
 
 def _with_overheads(cluster: Cluster, progress: Progress) -> Cluster:
-    """With what the executor takes beside the blocks of a small model."""
+    """The profile with the executor's overheads outside of blocks, from a small model."""
     from executor.probe_pipeline import BlockProbe
     from profiles.model.loaders import resolve_model
     from profiles.model.tracing.traced import trace_model
@@ -125,7 +125,7 @@ def _with_overheads(cluster: Cluster, progress: Progress) -> Cluster:
 
 
 def _measured_before(path: Path, question: str) -> tuple[int, ...]:
-    """The micro-batch sizes that an interrupted profile of the same question has measured."""
+    """The micro-batch sizes measured by an interrupted profile of the same request."""
     before = read_mapping(path).get("provenance") or {}
     left = before.get("unfinished") or {}
     return tuple(left.get("done", ())) if left.get("question") == question else ()
@@ -136,7 +136,7 @@ def _threads(cluster: Cluster) -> int:
 
 
 def _check_same(path: Path, cluster: Cluster, devices: int | None, threads: int | None) -> None:
-    """Blocks are measured into a profile only as the devices that it holds."""
+    """Raises InputError if blocks would be measured with other devices than the profile's."""
     held = (cluster.num_devices, _threads(cluster))
     asked = (devices or held[0], threads or held[1])
     if asked != held:

@@ -1,4 +1,4 @@
-"""A model as a user names it: where its code is found, its figures, and what a sample of it is."""
+"""A model by its name: import path of its code, its figures, and the size of a sample."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _IMAGE_FIRST = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What one sample of a model is.
+    """One sample of a model.
 
-    sequence_length  its tokens; 1 where it is none of them
+    sequence_length  its tokens; 1 if a sample is no sequence of tokens
     counted_in       `tokens` or `samples` (simulator.values.workload.Workload)
-    assumptions      what no flag said, each with what changes it
+    assumptions      defaults, each with the flag that changes it
     """
 
     sequence_length: int
@@ -44,16 +44,16 @@ class Sample:
 
 
 def import_from_here(model: str) -> None:
-    """A user's factory may live in the current folder; only then it is on the import path."""
+    """Add the current folder to the import path if the model is a factory."""
     if ":" in model and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 
 
 def sample_of(model: str, seq: int | None) -> Sample:
-    """What a sample of the model is, with --seq or without.
+    """The sample of the model, with or without --seq.
 
-    A factory makes its own inputs: it says how many tokens they are, or shows it, and a --seq that
-    contradicts them is refused (InputError).
+    A factory creates its own inputs and states their number of tokens, or it follows from their
+    shape; a --seq that contradicts it is refused (InputError).
     """
     if seq is not None and seq < 1:
         raise InputError(f"--seq must be 1 or more, got {seq}")
@@ -74,7 +74,7 @@ def sample_of(model: str, seq: int | None) -> Sample:
 
 
 def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
-    """What a sample of a factory's model is; see `sample_of`."""
+    """The sample of a factory's model; see `sample_of`."""
     need_to_build(spec)
     from profiles.model.building.build import build_model
 
@@ -104,7 +104,7 @@ def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """A model by its figures, and what a sample of it is."""
+    """A model by its figures, and its sample."""
 
     figures: Transformer
     sample: Sample
@@ -114,13 +114,13 @@ class Described:
 def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Described:
     """The figures of a shipped name, a config.json or `package.module:factory`.
 
-    Figures hold at any length: a --seq that a factory's inputs have not is planned, and told.
+    Figures apply to any length: a --seq that differs from a factory's inputs is planned, with a
+    note.
 
-    runs_here  as our executor runs the model: transformers builds no layers that predict further
-               tokens
+    runs_here  for our executor: transformers builds no layers that predict further tokens
     """
     from profiles.model.figures.described_model import describe_model
-    from shardwright.requests.places import trace_cache
+    from shardwright.requests.local_paths import trace_cache
 
     import_from_here(model)
     spec = resolve_model(model)

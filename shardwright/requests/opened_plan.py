@@ -19,7 +19,7 @@ from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright.requests.imported_run import IMPORTED_SCHEMA
-from shardwright.requests.places import local_profile
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.plan_route import runnable_answer, unsupported_options
 from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA
@@ -43,7 +43,7 @@ _OTHERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedPlan:
-    """A plan file: its path, the answer in it, and how it came about."""
+    """A plan file: its path, its answer, and its version and command."""
 
     path: Path
     answer: PlanFile | LayoutFile
@@ -51,8 +51,8 @@ class OpenedPlan:
 
     @property
     def runs_here(self) -> bool:
-        """Whether our own executor runs what is planned: not another framework's layout, nor one
-        that does what the executor does not."""
+        """Whether our own executor can run the plan: no other framework's layout, and no option
+        that the executor does not have."""
         if not isinstance(self.answer, LayoutFile):
             return True
         chosen = self.answer.chosen
@@ -60,7 +60,7 @@ class OpenedPlan:
 
     @property
     def planned(self) -> PlanFile:
-        """The answer for our own executor: a layout of its own as stages of the model's blocks,
+        """The answer for our own executor; a layout is converted to stages of the model's blocks,
         which are traced for it.
 
         Raises DocumentError for another framework's layout, InputError, TraceError and ModelError
@@ -78,7 +78,7 @@ class OpenedPlan:
 
     @property
     def plan(self) -> Plan:
-        """The plan for our own executor; raises DocumentError where the file holds none."""
+        """The plan for our own executor; raises DocumentError if the file has none."""
         if self.planned.plan is None:
             raise DocumentError(f"{self.path} holds no plan: its status is {self.answer.status!r}")
         return self.planned.plan
@@ -87,8 +87,8 @@ class OpenedPlan:
 def open_plan(path: str | Path) -> OpenedPlan:
     """The plan file at `path`: a plan, or a framework's layout.
 
-    Raises DocumentError for another file, for replicas that differ and for one whose decision was
-    changed after it was made, naming the key.
+    Raises DocumentError for another file, for unequal replicas, and for a file whose decisions were
+    edited, naming the key.
     """
     data = read_mapping(path)
     tag = data.get("schema")
@@ -116,8 +116,8 @@ def open_plan(path: str | Path) -> OpenedPlan:
 
 
 def opened_plan(plan: PlanLike) -> OpenedPlan:
-    """An answer of `plan`, or the plan file at a path; raises as open_plan, InputError for
-    neither."""
+    """An answer of `plan`, or the plan file at a path; raises as open_plan, and InputError for
+    other values."""
     if isinstance(plan, (PlanFile, LayoutFile)):
         return OpenedPlan(path=Path("plan.json"), answer=plan, provenance={})
     if isinstance(plan, (str, Path)):
@@ -128,6 +128,6 @@ def opened_plan(plan: PlanLike) -> OpenedPlan:
 
 
 def write_layout(path: Path, answer: LayoutFile, *, provenance: Mapping[str, Any]) -> None:
-    """Writes the answer, with what was decided beside it."""
+    """Writes the answer and its decisions."""
     decided = {} if answer.chosen is None else {"decided": layout_decision(answer.chosen.run)}
     write_document(path, answer, schema=LAYOUT_SCHEMA, provenance={**provenance, **decided})

@@ -1,4 +1,4 @@
-"""Choices of a layout from the options of `plan`: its axes, and what the search may choose."""
+"""Options of `plan` as inputs of the search over layouts: fixed axes, and other choices."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def axes_of_options(options: PlanOptions) -> Axes:
 
 
 def requested_options(options: PlanOptions) -> RequestedOptions:
-    """Choices of a framework's layouts; without a framework the default ones.
+    """Requested options of a framework's layouts; the default ones without a framework.
 
-    Raises InputError for a contradiction, and for a choice that needs a framework and has none;
+    Raises InputError for contradictions, and for options that need a framework if none is given;
     UnknownNameError for unknown names.
     """
     precisions = names(options.precision, "--precision")
@@ -61,12 +61,12 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
 
 
 def step_optimizer(options: PlanOptions) -> str:
-    """The optimizer of a plan's workload; those of layouts only are choices of the layout."""
+    """The optimizer of a plan's workload; optimizers of layouts only are options of the layout."""
     return USUAL_OPTIMIZER if options.optimizer in LAYOUT_OPTIMIZERS else options.optimizer
 
 
 def first_precision(precision: str) -> str:
-    """The precision of a request: the one given, or bf16 where there is a choice."""
+    """The precision of a request: the given one, or bf16 if there are several."""
     given = names(precision, "--precision")
     if precision and not given:
         raise InputError("--precision names none; write bf16, or bf16,fp8 to choose from")

@@ -35,14 +35,16 @@ from simulator.values.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """A request of `plan`: its options, and what they name.
+    """A request of `plan`: its options, resolved.
 
-    cluster        of `options.on`;  global_batch  with the default where none was given
-    axes, choices  of a layout: pinned or restricted, and left to the search
-    offers         of a price file, with ours; None for ours alone
-    price_notes    the price is missing or outdated
-    reliability    failure rates and restart times;  region  of the power grid
-    assumed        defaults that were chosen, in words
+    cluster        of `options.on`
+    global_batch   or the default
+    axes, choices  fixed axes of the layout, and choices for the search
+    offers         of a price file together with ours; None for ours only
+    price_notes    warnings: the price is missing or outdated
+    reliability    failure rates and restart times
+    region         of the power grid
+    assumed        defaults, as text
     """
 
     options: PlanOptions
@@ -58,18 +60,19 @@ class PlanRequest:
 
     @property
     def time_limit_s(self) -> float:
-        """The limit of the search."""
+        """Time limit of the search."""
         limit_s = self.options.time_limit_s
         return DEFAULT_TIME_LIMIT_S if limit_s is None else limit_s
 
 
 def plan_request(options: PlanOptions, *, profile: Path, today: str) -> PlanRequest:
-    """The request of options.
+    """The request for options.
 
-    profile  what `--on local` names;  today  the ISO day, for the age of prices
+    profile  of `--on local`
+    today    ISO day, for the age of prices
 
-    Without a batch it is the usual one of the model (usual_batch.py). Raises InputError,
-    UnknownNameError, UnitError, DocumentError.
+    Without a batch, the model's usual one (usual_batch.py). Raises InputError, UnknownNameError,
+    UnitError, DocumentError.
     """
     # Without a framework several are compared, and those without an option refuse it.
     named = options if options.stack else replace(options, stack=ANY_STACK)
@@ -120,10 +123,11 @@ def plan_batch(model: str, seq: int | None, *, adapters: bool = False) -> UsualB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerOutput:
-    """Where an answer goes, and how much of it.
+    """Destination of an answer, and its level of detail.
 
-    file   the plan file, None for none;  cache  read and keep answers
-    reports  for people
+    file     the plan file, None for none
+    cache    read and store answers
+    reports  report files
     """
 
     file: Path | None = None
@@ -137,10 +141,10 @@ class AnswerOutput:
 def default_precision(
     cluster: Cluster, model: str = "", offered: Sequence[str] = ()
 ) -> tuple[str, tuple[str, ...]]:
-    """The precision of a request that names none, and the assumption to print.
+    """The precision of a request without one, and the assumption to print.
 
-    A shipped model that was trained in fp8 is planned in fp8, where the framework and all devices
-    have it. Others: bf16 on accelerators, fp16 where that is the fast one (V100), fp32 on a CPU.
+    A shipped model that was trained in fp8 is planned in fp8, if the framework and all devices have
+    it. Others: bf16 on accelerators, fp16 on those without fast bf16 (V100), fp32 on a CPU.
 
     offered  precisions of the framework; none for our executor's plans block by block
     """

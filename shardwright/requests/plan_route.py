@@ -20,8 +20,8 @@ from profiles.model.figures.figures_from_trace import figures_of_trace
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
+from shardwright.requests.local_paths import trace_cache
 from shardwright.requests.named_model import described_of, import_from_here
-from shardwright.requests.places import trace_cache
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.used_options import used_options
 from simulator.values.degrees import AXIS_ORDERS

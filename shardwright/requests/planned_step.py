@@ -1,4 +1,4 @@
-"""`PlannedStep`: the predicted step of a plan file, whatever kind it is, to hold a log against."""
+"""`PlannedStep`: the predicted step of any plan file, for comparison with a log."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from simulator.values.prediction import Interval, Part, PartGroup, Prediction
 class PlannedStep:
     """A predicted step.
 
-    global_batch, seq_len   of the plan, None where it does not say
-    assumed   what nobody said and was assumed
+    global_batch, seq_len  of the plan, None if it has none
+    assumed                assumptions, as text
     """
 
     title: str
@@ -41,7 +41,7 @@ class PlannedStep:
         return self.prediction.seconds
 
     def grouped(self) -> dict[PartGroup, float]:
-        """Seconds of computing, of messages that do not hide, and of the rest."""
+        """Seconds of compute, of exposed messages, and of the rest."""
         found = dict.fromkeys(PartGroup, 0.0)
         for part, seconds in self.parts.items():
             found[part.group] += seconds
@@ -77,9 +77,9 @@ def step_of_answer(answer: PlanFile | LayoutFile, where: str) -> PlannedStep:
 
 
 def imported_step(run: ImportedRun, path: Path, on: str) -> PlannedStep:
-    """The prediction of an imported run on the devices that `on` names.
+    """The prediction of an imported run on the devices `on`.
 
-    path  that it was read from, for messages. Raises InputError where it cannot be predicted.
+    path  of its file, for messages. Raises InputError if it cannot be predicted.
     """
     made = predicted_import(imported_row(run, path, on))
     assert made.run is not None
@@ -98,9 +98,9 @@ def imported_step(run: ImportedRun, path: Path, on: str) -> PlannedStep:
 
 
 def planned_or_imported(path: Path, on: str) -> PlannedStep:
-    """The prediction of a plan file, or of an imported run on the devices that `on` names.
+    """The prediction of a plan file, or of an imported run on the devices `on`.
 
-    Raises InputError for `on` of a plan, which has its devices, DocumentError for what is neither.
+    Raises InputError for `on` with a plan, which has its devices, DocumentError for other files.
     """
     if is_imported(path):
         return imported_step(read_imported(path), path, on)
@@ -110,7 +110,7 @@ def planned_or_imported(path: Path, on: str) -> PlannedStep:
 
 
 def refuse_devices_of_plan(on: str, where: str) -> None:
-    """Raises InputError where devices are named for a plan, which is predicted on its own."""
+    """Raises InputError if devices are given for a plan, which has its own."""
     if on:
         raise InputError(
             f"{where} is a plan and is predicted on the devices that it is for, not on {on} (--on, "
@@ -121,7 +121,7 @@ def refuse_devices_of_plan(on: str, where: str) -> None:
 def step_of(what: PlanLike | ImportedRun, on: str) -> PlannedStep:
     """The prediction of an answer of `plan`, of an imported run, or of the file of either.
 
-    on  where an imported run that names no devices is; raises InputError for anything else
+    on  devices of an imported run that names none; raises InputError for anything else
     """
     if isinstance(what, ImportedRun):
         return imported_step(what, path_of_import(what), on)

@@ -1,4 +1,4 @@
-"""The prediction of a plan, by the way in which `plan` answers the question that it is of."""
+"""The prediction of a plan, by the same route as `plan` (plan_route.py)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from profiles.sourced import Sourced
 from profiles.units import format_time
+from shardwright.requests.local_paths import local_profile, trace_cache
 from shardwright.requests.named_model import import_from_here
 from shardwright.requests.opened_plan import OpenedPlan
-from shardwright.requests.places import local_profile, trace_cache
 from shardwright.requests.plan_route import route_of
 from shardwright.requests.python_plan import target_of
 from simulator.traced.predict import predict
@@ -33,15 +33,15 @@ _SAME = 1e-3  # relative; more apart, and the file is of another release
 def predict_plan(
     plan: Plan, cluster: Cluster, price: Sourced | None, model: TracedModel | None = None
 ) -> Prediction:
-    """What a plan of our own executor would do on a cluster.
+    """The prediction of a plan of our own executor on a cluster.
 
     price  US dollars per device-hour, None for no dollars
-    model  traced; None for the model that the plan names, which is traced where that is needed
+    model  traced; None for the plan's model, traced if needed
 
-    A plan that is a layout of alike layers is priced as that layout, any other block by block.
+    A plan that is a layout of equal layers is predicted as that layout, any other block by block.
 
     Raises MismatchError for a plan of another model and for too few devices, ModelError and
-    TraceError for a name that leads to no model.
+    TraceError for unknown models.
     """
     route = route_of(
         plan.model if model is None else model,
@@ -80,10 +80,10 @@ def _traced_model(model: str, seq: int, dtype: str, tp: int, target: str) -> Tra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedAgain:
-    """A plan file with the prediction that this release makes of its plan.
+    """A plan file with this release's prediction of its plan.
 
-    why_not  why the prediction is still that of the file, "" where it was computed
-    changed  that the step is no longer the one in the file, "" where it is
+    why_not  why the prediction is still the stored one, "" if it was computed
+    changed  message that the step differs from the stored one, "" if it does not
     """
 
     opened: OpenedPlan
@@ -92,10 +92,9 @@ class PredictedAgain:
 
 
 def predicted_again(opened: OpenedPlan) -> PredictedAgain:
-    """The prediction of the chosen plan, computed from the plan at the file's price.
+    """The prediction of the chosen plan, computed again at the file's price.
 
-    It stays that of the file where the model, the cluster or the calibration that it was made with
-    is not here.
+    The stored prediction remains if the model, the cluster or the calibration is not available.
     """
     answer = opened.answer
     try:
@@ -117,7 +116,7 @@ def predicted_again(opened: OpenedPlan) -> PredictedAgain:
 
 
 def _step_s(answer: PlanFile | LayoutFile) -> float:
-    """Seconds of the chosen plan's step, 0 where there is none."""
+    """Seconds of the chosen plan's step, 0 if there is none."""
     if isinstance(answer, LayoutFile):
         return answer.chosen.prediction.step_time_s.value if answer.chosen else 0.0
     return answer.prediction.step_time_s.value if answer.prediction else 0.0
@@ -138,7 +137,7 @@ def _plan_again(answer: PlanFile) -> PlanFile:
 
 
 def _refuse_calibrated(calibration: str) -> None:
-    """Raises MismatchError for a prediction with coefficients that the file does not hold."""
+    """Raises MismatchError for a prediction with a calibration, which the file does not contain."""
     if calibration:
         raise MismatchError(f"its coefficients were refitted on {calibration}")
 

@@ -1,4 +1,4 @@
-"""The price that a question names (`--price`, `--prices`), and what is told of it."""
+"""The price of a request (`--price`, `--prices`), and warnings about it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def price_for(
 ) -> Sourced | None:
     """The price of a device-hour of a cluster: a kind of the price table or US dollars.
 
-    offers  in the place of those that we ship
+    offers  instead of the shipped ones
 
-    None where there is no offer and for clusters of several device types. Raises InputError.
+    None without an offer, and for clusters of several device types. Raises InputError.
     """
     given = given_price(text)
     if given is not None or not cluster.homogeneous:
@@ -37,9 +37,9 @@ def price_for(
 
 
 def given_price(text: str) -> Sourced | None:
-    """The dollars that a text says itself; None where it names a kind of price.
+    """A price given in dollars; None for a kind of price.
 
-    Raises UnknownNameError for another word, InputError for a price that cannot be.
+    Raises UnknownNameError for another word, InputError for an impossible price.
     """
     try:
         usd = float(text)
@@ -55,9 +55,9 @@ def given_price(text: str) -> Sourced | None:
 def price_notes(
     cluster: Cluster, text: str, *, today: str, offers: Sequence[Offer] | None = None
 ) -> tuple[str, ...]:
-    """What a reader must know of the prices: where there is none, and which are old.
+    """Warnings about prices: missing or outdated ones.
 
-    today  the ISO day of the question
+    today  ISO day of the request
     """
     if given_price(text) is not None:
         return ()
@@ -73,9 +73,10 @@ def notes_of_many(
     local: Path | None = None,
     offers: Sequence[Offer] | None = None,
 ) -> tuple[str, ...]:
-    """`price_notes` of many questions, each thing once; "" as `today` tells nothing.
+    """`price_notes` of many requests, without repetition; none if `today` is "".
 
-    named  clusters and prices as questions name them;  local  the file of this machine's profile
+    named  clusters and prices of the requests
+    local  file of this machine's profile
     """
     found: dict[str, None] = {}
     for on, price in sorted(set(named)) if today else ():
@@ -102,7 +103,7 @@ def _note(device: Device, kind: str, today: str, offers: Sequence[Offer] | None)
 
 
 def stale_words(price: DevicePrice, today: str) -> str:
-    """How many of the offers behind a price are old on a day; empty where none is."""
+    """Warning about outdated offers behind a price, on a day; "" if there are none."""
     stale = price.stale_offers(today)
     if not stale:
         return ""
@@ -114,7 +115,7 @@ def stale_words(price: DevicePrice, today: str) -> str:
 
 
 def _found(device: Device, kind: str, offers: Iterable[Offer] | None) -> DevicePrice | None:
-    """None also for a device that is described in a cluster file and not in the catalogue."""
+    """The price; None also for a device of a cluster file that is not in the catalog."""
     try:
         return price_or_relatives(device.name, kind, offers)
     except UnknownNameError:

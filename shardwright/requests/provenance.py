@@ -1,4 +1,4 @@
-"""`provenance`: how a file that was written came about."""
+"""`provenance`: version and command with which a file was written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 
 
 def provenance(cluster: Cluster | None = None) -> dict[str, Any]:
-    """How a file came about: version and command."""
+    """Version and command with which a file is written."""
     from shardwright import __version__
 
     made: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""`trace` and `plan` in Python: names or values in, values out, nothing printed."""
+"""`trace` and `plan` in Python: take names or values and return values; nothing is printed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from profiles.sourced import Sourced
 from shardwright.options.keywords import PlanKeywords
 from shardwright.options.option import from_keywords, options_of
 from shardwright.options.plan_options import DEFAULT_PRICE, PlanOptions
+from shardwright.requests.local_paths import local_profile, trace_cache
 from shardwright.requests.named_model import (
     import_from_here,
     sample_of,
     sample_of_factory,
 )
-from shardwright.requests.places import local_profile, trace_cache
 from shardwright.requests.plan_choices import axes_of_options, requested_options
 from shardwright.requests.plan_route import (
     executor_space,
@@ -94,8 +94,9 @@ def trace(
     module with example inputs whose dimension 0 is the batch.
 
     targets, loss_fn  of a module: the loss is loss_fn(output, targets)
-    sequence_length   None takes the model's own
-    Raises InputError for what is no model, TraceError for what cannot be traced.
+    sequence_length   None for the model's default
+
+    Raises InputError for other values, TraceError if the model cannot be traced.
     """
     if isinstance(model, str):
         if inputs is not None or targets is not None or loss_fn is not None:
@@ -232,7 +233,7 @@ def plan(
 
 
 def _as_counted(model: str, work: Workload) -> Workload:
-    """The workload, counted in samples where a sample of the model is no sequence of tokens."""
+    """The workload, counted in samples if the model's samples are not sequences of tokens."""
     import_from_here(model)
     sample = sample_of(model, work.sequence_length if work.sequence_length > 1 else None)
     if sample.counted_in == "samples":
@@ -245,7 +246,7 @@ def _price(price: Sourced | str | None, on: Cluster) -> Sourced | None:
 
 
 def _options_of(given: PlanKeywords, stack: str) -> PlanOptions:
-    """The options of keywords; raises InputError, UnknownNameError for a keyword that is none."""
+    """The options of keywords; raises InputError, and UnknownNameError for unknown keywords."""
     values = from_keywords(PlanOptions, given)
     axes = axes_from(**{name: values.pop(name) for name in AXES if name in values})
     return PlanOptions(stack=stack, **values, **{name: getattr(axes, name) for name in AXES})

@@ -122,7 +122,7 @@ class Grid:
         requested_options(self.options_for(self.frameworks[0]))
 
     def options_for(self, stack: str) -> PlanOptions:
-        """The options that all requests of the grid for a framework share; raises InputError."""
+        """The options shared by all requests of the grid for a framework; raises InputError."""
         texts = {name: str(text) for name, text in (*self.pins.items(), *self.options.items())}
         shared = PlanOptions(
             stack=stack,
@@ -135,7 +135,7 @@ class Grid:
 
     @property
     def frameworks(self) -> tuple[str, ...]:
-        """Of the grid's questions; "" for our own executor."""
+        """Frameworks of the grid; "" is our own executor."""
         return self.stacks or (self.stack,)
 
 
@@ -147,7 +147,7 @@ class QuestionFile:
 
 
 def read_questions(path: Path, *, local: Path | None = None) -> tuple[Question, ...]:
-    """The questions of a file; raises DocumentError with the line of what is wrong."""
+    """The grids of a file; raises DocumentError with the line of an error."""
     try:
         grids = read_document(path, QuestionFile, schema=QUESTIONS_SCHEMA).grids
     except ShardwrightError as error:
@@ -185,10 +185,10 @@ def listed_questions(
 ) -> tuple[Question, ...]:
     """Every combination of the lists: models outermost, prices innermost.
 
-    options  one per framework, which otherwise differ in nothing
+    options  one per framework; otherwise equal
 
-    Raises InputError for pins and workloads that are impossible. Unknown models and clusters are
-    errors of their own questions, when these are posed.
+    Raises InputError for impossible fixed axes and workloads. Unknown models and clusters are
+    errors of their own questions.
     """
     shared = options[0]
     asked = [_layouts_of(each) if each.stack else None for each in options]
@@ -227,7 +227,7 @@ def listed_questions(
 
 
 def _precision(asked: str, on: str, local: Path | None) -> tuple[str, tuple[str, ...]]:
-    """The precision of a question, and what is told of it."""
+    """The precision of a question, and a note on it."""
     if asked:
         return asked, ()
     try:
@@ -255,11 +255,11 @@ def _sample(model: str, length: int | None, described: bool) -> Sample:
 
 
 class Poser:
-    """Poses many questions: what they share is read once.
+    """Resolves many questions; shared inputs are read once.
 
-    local  the file of this machine's profile
-    offers  in the place of those that we ship
-    alone   layouts without runners-up and what else is solved beside a question
+    local   file of this machine's profile
+    offers  instead of the shipped ones
+    alone   layouts without runners-up and other additional searches
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class Poser:
         self._jobs: dict[Question, Job] = {}
 
     def pose(self, question: Question) -> Posed:
-        """The question with the content that its words name; raises ShardwrightError."""
+        """The question with all its inputs; raises ShardwrightError."""
         cluster = self._cluster(question.cluster)
         price = self._price(question.cluster, question.price)
         # A price is no part of what is solved, nor is what was assumed of flags.
@@ -287,7 +287,7 @@ class Poser:
 
 
 def _job(question: Question, cluster: Cluster, alone: bool) -> Job:
-    layouts = question.layouts or _executor_layouts(question, cluster)
+    layouts = question.layouts or _layout_request(question, cluster)
     if layouts is not None:
         return job_of(layout_task(_layout_question(question, layouts, cluster), alone=alone))
     spec, work = resolve_model(question.model), question.workload
@@ -295,9 +295,9 @@ def _job(question: Question, cluster: Cluster, alone: bool) -> Job:
     return job_of(task_of(spec, cluster, work, question.space, solver=solver, seed=seed))
 
 
-def _executor_layouts(question: Question, cluster: Cluster) -> LayoutRequest | None:
-    """A question for our own executor as one of layouts; None where it is searched block by
-    block, as a single question would be (commands/plan_one.py)."""
+def _layout_request(question: Question, cluster: Cluster) -> LayoutRequest | None:
+    """The layout part of a question for our own executor; None if it is searched block by block, as
+    for a single request (commands/plan_one.py)."""
     work = question.workload
     route = route_of(
         question.model,

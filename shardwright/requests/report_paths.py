@@ -1,4 +1,4 @@
-"""`ReportPaths`: where the reports of an answer go."""
+"""`ReportPaths`: paths of the reports of an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPaths:
-    """None for none; `-` is stdout, but for the figure."""
+    """None for no report; `-` is stdout, except for the figure."""
 
     html: Path | None = None
     markdown: Path | None = None
@@ -17,5 +17,5 @@ class ReportPaths:
 
     @property
     def asked(self) -> bool:
-        """Whether any is wanted."""
+        """Whether a report is requested."""
         return any((self.html, self.markdown, self.csv, self.figure))

@@ -1,7 +1,7 @@
-"""Solving one question from text to text: what a worker of a sweep runs, wherever it is.
+"""Solve one question, from text to text: the function that workers of a sweep run.
 
-The text holds content, not names: a worker on another machine has none of the asker's files. Only
-`package.module:factory` stays a name; its code must be importable where the worker runs.
+The text contains all inputs, since a worker on another machine does not have the sender's files.
+Only `package.module:factory` stays a name; its code must be importable on the worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from profiles.model.loaders import HEAD_COUNTS, ModelSpec
 from profiles.model.tracing.traced import TracedModel, trace_model
 from shardwright.requests import python_plan
 from shardwright.requests.layout_task import LayoutTask, solve_layout_task
-from shardwright.requests.places import trace_cache
+from shardwright.requests.local_paths import trace_cache
 from simulator.training_run.framework.framework import load_framework
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
@@ -27,10 +27,10 @@ from simulator.values.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A question with the content that its words name.
+    """A question with all its inputs.
 
-    tp_degrees  degrees that the model is traced for
-    version     of the code and data that the asker has (planner/batch/answer_cache.py)
+    tp_degrees  for which the model is traced
+    version     of the sender's code and data (planner/batch/answer_cache.py)
     """
 
     spec: ModelSpec
@@ -54,7 +54,7 @@ def task_of(
 ) -> Task:
     """The task of finding the best plan; free tensor parallelism stays within a node.
 
-    Raises InputError for a tp that no head count of the model's configuration is divided by.
+    Raises InputError for a tp that does not divide the heads of the model's configuration.
     """
     _check_heads(spec, space.tp or ())
     free = space.tp is None
@@ -87,7 +87,7 @@ def _check_heads(spec: ModelSpec, degrees: tuple[int, ...]) -> None:
 
 
 def trace_task(task: Task) -> TracedModel:
-    """The traced model of a task, from the cache of traces where it is there."""
+    """The traced model of a task, from the cache of traces if possible."""
     return trace_model(
         task.spec,
         sequence_length=task.workload.sequence_length,
@@ -99,7 +99,7 @@ def trace_task(task: Task) -> TracedModel:
 
 
 def key_of(task: Task | LayoutTask, traced: TracedModel | None = None) -> str:
-    """What identifies the task's answer; a factory's model is known by its traces only."""
+    """The cache key of the task's answer; a factory's model is identified by its traces."""
     if isinstance(task, LayoutTask):
         framework = load_framework(task.question.stack)
         return content_hash({"layout": task, "framework": framework})
@@ -124,7 +124,7 @@ def job_of(task: Task | LayoutTask) -> Job:
 
 
 def _kin_of(task: Task | LayoutTask) -> str:
-    """Searches of one model on one type of device price the same layers (known_features.py)."""
+    """Key of tasks that share prices of layers (known_features.py): equal model and device type."""
     cluster, name = (
         (task.question.cluster, task.question.name)
         if isinstance(task, LayoutTask)
@@ -138,7 +138,7 @@ def _kin_of(task: Task | LayoutTask) -> str:
 
 
 def solve_text(text: str) -> str:
-    """The verdict of a task, both as JSON. Never raises: whatever goes wrong is the reason."""
+    """The result of a task, both as JSON. Never raises: an error becomes the result's reason."""
     try:
         data = json.loads(text)
         # A layout's task holds its question as one value.
@@ -150,7 +150,7 @@ def solve_text(text: str) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a question has no answer: an error that is the user's to read, or a fault of ours."""
+    """The reason why a question has no answer: a message for the user, or an internal error."""
     if isinstance(error, ShardwrightError):
         return str(error)
     return (

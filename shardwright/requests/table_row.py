@@ -1,4 +1,4 @@
-"""`row_of_import`: an imported run as a row of a table of runs, which predictions are made from."""
+"""`row_of_import`: an imported run as a row of a table of runs."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def row_of_import(
     device: str = "",
     devices: int | None = None,
 ) -> PublishedRun:
-    """The run as a row; missing values are the framework's defaults that the import names, then
-    those of every row (shardwright/runs).
+    """The run as a row. Missing values are the framework's defaults from the import, then those of
+    all rows (shardwright/runs).
 
-    device, devices  where the run is to be, if the files do not name it
+    device, devices  of the run, if the files do not name them
     """
     figures = {name: getattr(run.model, name) for name in MODEL_FIGURES if name not in _NOT_COLUMNS}
     count = devices or run.devices

@@ -1,4 +1,4 @@
-"""`complete_run`: a published run ran, so no assumption is taken under which it could not have.
+"""`complete_run`: fill in the missing values of a published run so that it fits in memory.
 
 If the usual answers to a row's silences (usual_answers.py) need more memory than the device has, or
 make no layout at all, other answers are tried. A row that states part of its layout keeps as many

@@ -1,4 +1,4 @@
-"""`complete_layout`: the degrees of a published run, and the devices that its inner link joins."""
+"""`complete_layout`: the degrees of a published run, and the devices of its inner link."""
 
 from __future__ import annotations
 

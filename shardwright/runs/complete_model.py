@@ -1,4 +1,4 @@
-"""`complete_model`: the transformer of a published run, every missing figure taken by a rule.
+"""`complete_model`: the transformer of a published run, with missing figures filled in by rules.
 
 A row's own figures win; then those of a well-known model of that name (profiles/data/published/
 known_models.toml); then the rules below. Each figure that the row does not give is said in words.

@@ -1,5 +1,4 @@
-"""The words of published runs in ours: recompute, precision, schedule and kind of peak, and what
-was assumed."""
+"""Parse the words of published runs: recompute, precision, schedule and kind of memory peak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`device_of`: the device that a row's words mean, as the row's software counts devices."""
+"""`device_of`: the device of a row's text, counted as the row's software counts devices."""
 
 from __future__ import annotations
 

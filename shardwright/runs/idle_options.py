@@ -1,4 +1,5 @@
-"""`refuse_idle_options`: options of a row that would change nothing were meant for another run."""
+"""`refuse_idle_options`: refuse options of a row that have no effect, since they are probably of
+another run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A row of a table of modules with every question answered: what a step of plain torch is, in the
-terms of a plan of blocks on one device (or a few, side by side).
+"""`ModuleSetting`: a row of a table of modules with all defaults filled in, as a plan of blocks on
+one device (or a few replicas).
 
 A plan of our executor is one case of it (`as_planned`); a row may also name an old release of
 torch, a compiler, a layout, an optimizer or a kind of autocast that our executor does not have.

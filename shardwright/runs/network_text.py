@@ -1,4 +1,4 @@
-"""`network_of`: what a source's words about its network mean, as a `NodeNetwork`.
+"""`network_of`: a source's text about its network as a `NodeNetwork`.
 
 Sources name a link of the catalogue (`eth-100`), or print a list of cards (`8x200Gb/s HDR IB per
 node`), a total (`800 Gbps/node`), cards by purpose (MLPerf system files: `Storage: 2x ..., Compute:

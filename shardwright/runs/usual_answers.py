@@ -1,4 +1,4 @@
-"""`complete_as_usual`: a published run with the usual answer to every question.
+"""`complete_as_usual`: a published run with the usual value for everything that it does not state.
 
 What a source does not say is answered by general rules, never by the row, the table or the name
 (well-known models' public figures aside), and each such answer is in `TrainingRun.defaults`.

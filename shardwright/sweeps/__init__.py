@@ -1,0 +1,1 @@
+"""Sweeps: requests of a file, and tables of their answers."""

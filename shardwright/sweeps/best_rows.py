@@ -1,4 +1,4 @@
-"""`best_rows`: the rows of a table of plans that are best in something."""
+"""`best_rows`: the rows of a table of plans that are best by some criterion."""
 
 from __future__ import annotations
 

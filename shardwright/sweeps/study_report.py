@@ -1,4 +1,4 @@
-"""What `shardwright sweep` prints: how the questions ended, and the best rows; as text and JSON."""
+"""Report of `shardwright sweep`: status of the questions, and the best rows, as text and JSON."""
 
 from __future__ import annotations
 

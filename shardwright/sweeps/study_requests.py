@@ -1,4 +1,4 @@
-"""`StudyRequests`: every question of a study with the content that its words name, and its rows."""
+"""`StudyRequests`: every question of a study with all its inputs, and its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from profiles.document import decode
 from profiles.errors import ShardwrightError
 from profiles.hardware.prices.offer import Offer, shipped_offers
 from shardwright.reports.brief.columns import Column
-from shardwright.requests.places import local_profile
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.questions import Poser
 from shardwright.requests.sizing.size_flags import SizeFlags
 from shardwright.requests.sizing.size_request import SizeRequest, size_request

@@ -1,4 +1,4 @@
-"""`run_study`: a study answered into a folder, and the files that readers find there.
+"""`run_study`: answer a study into a folder, and write its tables and summary.
 
     results.sqlite     every answer, and the tables below; what an interrupted sweep goes on from
     results.parquet    the table of plans;  sizes.parquet  the table of sized runs

@@ -1,4 +1,5 @@
-"""`answer_text`: one question of a study, from text to text; what every worker of a sweep runs."""
+"""`answer_text`: one question of a study, from text to text; the function that workers of a sweep
+run."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Failures, checkpoints and spare nodes of a long run."""

@@ -1,0 +1,1 @@
+"""Memory of a rank: of layouts and of plans block by block."""

@@ -1,5 +1,5 @@
-"""Memory of the ranks of a plan, from its blocks' bytes and its timeline: what is there all step
-long, and what comes and goes with the actions."""
+"""Memory of the ranks of a plan, from its blocks and its timeline: lasting memory, and memory that
+changes with the actions."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ runtime by itself has a buffer per micro-batch and direction during the whole st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
-    """What a micro-batch adds to the rank of a virtual stage.
+    """Memory of a micro-batch on the rank of a virtual stage.
 
-    kept_bytes       from the forward to the backward of a micro-batch
-    forward_peak_bytes, backward_peak_bytes   highest bytes while the micro-batch runs, beyond what
-                     is kept of the other micro-batches
-    received_bytes, sent_bytes   of the activations that cross its cuts, per micro-batch; the
-                     gradients that cross the other way are as large
-    first_transient_bytes   while the backward of its first block runs, the last of all
-    weight_bytes     from the I to the W of a micro-batch, where the backward is split
+    kept_bytes            from the forward to the backward of a micro-batch
+    forward_peak_bytes, backward_peak_bytes  highest bytes while the micro-batch runs, in addition
+                                             to the other micro-batches
+    received_bytes, sent_bytes  of activations over its cuts, per micro-batch; the gradients in the
+                                other direction are as large
+    first_transient_bytes  during the backward of its first block, which runs last
+    weight_bytes          from the I to the W of a micro-batch, if the backward is split
     """
 
     kept_bytes: float
@@ -61,16 +61,16 @@ def stage_bytes(
     branched: bool = False,
     splits_backward: bool = False,
 ) -> StageBytes:
-    """The bytes of a stage from its blocks, in the order in which they run.
+    """The memory of a stage from its blocks, in the order in which they run.
 
-    received, sent  bytes over the cuts before and behind the stage
-    branched       of a graph with branches: a tensor between blocks is there to the end of the
-                   micro-batch's backward, once however many blocks use it and however many stages
-                   hand it on. In a chain a block's output goes when the next block's backward ends
-    splits_backward  an I sets aside, block by block from the last to the first, what W needs: that
-                   of the blocks behind the one that runs is there in its backward. (Of the block
-                   itself it is counted from its end on. A whole B of such a schedule is taken for
-                   an I.)
+    received, sent    bytes over the cuts before and after the stage
+    branched          for a graph with branches: a tensor between blocks exists to the end of the
+                      micro-batch's backward, once for all blocks that use it and all stages that
+                      pass it on. In a chain, a block's output is freed when the next block's
+                      backward ends
+    splits_backward   an I saves the inputs of W block by block, from the last to the first; those
+                      of the later blocks exist during a block's backward. (Those of the block
+                      itself count from its end on. A whole B of such a schedule counts as an I.)
     """
     outputs = [block.output_bytes for block in blocks]
     if not branched:
@@ -102,7 +102,7 @@ def stage_bytes(
 def stage_memory(
     graph: ModelGraph, plan: Plan, stage: int, blocks: Sequence[BlockBytes]
 ) -> StageBytes:
-    """What a virtual stage of a plan keeps of its micro-batches."""
+    """Bytes that a virtual stage of a plan keeps per micro-batch."""
     cut = plan.stages[stage]
     return stage_bytes(
         blocks,
@@ -115,7 +115,7 @@ def stage_memory(
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """Bytes of a rank at a time, and what of them is gradients and kept activations."""
+    """Bytes of a rank at a time, with the parts that are gradients and kept activations."""
 
     total: float
     time_s: float
@@ -133,14 +133,14 @@ def rank_memory(
     capacity_bytes: float,
     exchange_bytes: float = 0.0,
 ) -> RankMemory:
-    """Peak and course of a pipeline rank's memory over the step.
+    """Peak and timeline of a pipeline rank's memory over the step.
 
-    exchange_bytes  what the exchange of gradients makes and frees
+    exchange_bytes  allocated and freed during the exchange of gradients
 
-    Gradients are dropped after the optimizer step, so a stage's are there from its first backward.
-    What micro-batches in flight received is counted with the activations, and what is under way as
-    communication. Where the backward is split, a micro-batch keeps `weight_bytes` from its I to its
-    W, which needs no more.
+    Gradients are freed after the optimizer step, so a stage's gradients exist from its first
+    backward. Received tensors of micro-batches in flight count as activations, tensors being sent
+    as communication. With a split backward, a micro-batch keeps `weight_bytes` from its I to its W,
+    which needs no more.
     """
     communication = 0.0
     if plan.degrees.pp > 1:
@@ -213,9 +213,10 @@ def plan_memory(
     cluster: Cluster,
     stack: ExecutorStates,
 ) -> tuple[RankMemory, ...]:
-    """Each rank's peak and its course.
+    """Peak and timeline of each rank's memory.
 
-    graph   of the plan's micro-batch and tp;  blocks  those of each virtual stage
+    graph   of the plan's micro-batch and tp
+    blocks  of each virtual stage
     """
     groups = [data_group(plan, rank, cluster, stack) for rank in range(plan.degrees.pp)]
     buffers = unit_buffers(graph, groups[0], tied=plan.tied_parameters)

@@ -43,13 +43,13 @@ class Sharing:
 
     @property
     def gathers(self) -> int:
-        """How often a micro-batch gathers the parameters of a block."""
+        """Number of times that a micro-batch gathers the parameters of a block."""
         alone = self.degrees.dp == 1
         return 0 if alone else gathers_per_micro_batch(self.zero_stage, pipelined=self.pipelined)
 
     @property
     def moves_blocks(self) -> bool:
-        """Whether weights or gradients of blocks come and go while micro-batches run."""
+        """Whether weights or gradients of blocks are allocated while micro-batches run."""
         return self.sharded and (self.zero_stage == 3 or not self.pipelined)
 
     @property

@@ -1,8 +1,8 @@
-"""`footprint`: the memory of a training run that is described by figures, part by part.
+"""`footprint`: the memory of a layout (a `TrainingRun`), part by part.
 
-A rank's peak is what it always holds, the activations of the micro-batches in flight, and the
-tensors of the fullest moment of the step. Three numbers follow from it: what the framework
-allocates, what its allocator reserves, and what the device must have.
+A rank's peak is its lasting memory, the activations of the micro-batches in flight, and the tensors
+of the fullest moment of the step. Three numbers follow from it: bytes allocated by the framework,
+bytes reserved by its allocator, and bytes that the device must have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLayers:
-    """So many layers of a rank that keep as many bytes each of one micro-batch."""
+    """A number of layers of a rank with equal kept bytes per micro-batch."""
 
     name: str
     count: int
@@ -33,14 +33,14 @@ class KeptLayers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakDetails:
-    """What the peak of a pipeline rank was counted from.
+    """The parts of a pipeline rank's peak.
 
-    here          the facts that its tensors depend on
-    kept          what its layers keep of one micro-batch;  in_flight  such micro-batches at once
-    moment        the fullest moment
-    working_set_bytes   tensors that come and go while one layer computes: the moment's and what a
-                  layer keeps
-    lingering_bytes     blocks that wait for a collective's stream, as far as the device has room
+    here                 facts that its tensors depend on
+    kept                 activations kept by its layers per micro-batch
+    in_flight            number of such micro-batches at once
+    moment               the fullest moment
+    working_set_bytes    temporary tensors while one layer computes: the moment's and the layer's
+    lingering_bytes      blocks that wait for a collective's stream, if the device has room
     """
 
     here: RankFacts
@@ -55,12 +55,12 @@ class PeakDetails:
 class Footprint:
     """The peaks of a run, in bytes.
 
-    ranks            one per pipeline rank, numbered so, and the details of each
+    ranks            one per pipeline rank, by number, and the details of each
     allocated_bytes  of the fullest rank, as torch.cuda.max_memory_allocated counts
-    reserved_bytes   as torch.cuda.max_memory_reserved counts, where there is room
-    needed_bytes     what must be there for the run not to fail
-    shown_bytes      what the framework's own report prints, of the rank that it prints,
-                     `shown_rank`; another kind of peak where the run asks for it
+    reserved_bytes   as torch.cuda.max_memory_reserved counts, if there is room
+    needed_bytes     needed for the run not to fail
+    shown_bytes      reported by the framework, for the rank `shown_rank`; another kind of peak if
+                     the run asks for it
     refused          why the framework would not run this layout, "" if it would
     """
 
@@ -80,20 +80,19 @@ class Footprint:
 
     @property
     def fits(self) -> bool:
-        """Whether the framework runs the layout and its fullest rank stays within what the device
-        leaves to a framework."""
+        """Whether the framework runs the layout and its fullest rank fits in the usable memory."""
         return not self.refused and self.fullest.fits
 
     @property
     def fullest_details(self) -> PeakDetails:
-        """What the fullest rank's peak was counted from."""
+        """The parts of the fullest rank's peak."""
         return self.details[self.fullest.rank]
 
 
 def footprint(run: TrainingRun) -> Footprint:
     """The memory that a device of each pipeline rank needs.
 
-    Raises InputError where the framework's file does not describe the run's ZeRO stage.
+    Raises InputError if the framework's file does not describe the run's ZeRO stage.
     """
     counter = _Counter(run)
     memory, device = counter.memory, counter.device
@@ -130,9 +129,9 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankMemory:
 
 
 class _Counter:
-    """Counts the ranks of one run.
+    """Counts the memory of the ranks of one run.
 
-    layer, plain   of a layer under the run's recompute kind, and of one that is not recomputed
+    layer, plain  of a layer under the run's recompute kind, and of one that is not recomputed
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -213,7 +212,8 @@ class _Counter:
         return found, details
 
     def _kept_layers(self, shares: Sequence[StageShare]) -> tuple[KeptLayers, ...]:
-        """What the layers of a rank's virtual stages keep; a stage's first are recomputed."""
+        """Activations kept by the layers of a rank's virtual stages; the first layers of a stage
+        are recomputed."""
         dense = expert = 0
         for share in shares:
             count = self.run.recompute_layers or share.num_layers
@@ -235,8 +235,8 @@ class _Counter:
         )
 
     def _on_device(self, kept: float) -> float:
-        """Of the kept activations what is not in host memory. A layer that computes needs its own
-        back, and the next one's are on their way: two buffers (Transformer Engine,
+        """Kept activations that are not in host memory. The computing layer needs its own on the
+        device, and those of the next layer are being copied: two buffers (Transformer Engine,
         pytorch/cpu_offload.py, AsyncDoubleBufferGroupOffloadHandler)."""
         share = self.run.activation_offload
         away = share * kept

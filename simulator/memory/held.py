@@ -1,4 +1,4 @@
-"""What a rank of our executor holds all step long, from the parameters of its traced blocks."""
+"""Lasting memory of a rank of our executor, from the parameters of its traced blocks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ GRADIENT_BUCKET_BYTES = 25 * 2**20
 
 
 def dealt_elements(spec: TensorSpec, shares: int) -> int:
-    """Elements of a parameter on so many replicas together, where FSDP2 deals its rows to them: as
-    many to each as to the first, with zeros in the missing rows. A single number is dealt to
-    none (executor/parallelize.py, `kept_whole`).
-    """
+    """Elements of a parameter on all of `shares` replicas, if FSDP2 shards its rows: as many on
+    each as on the first, with zeros for missing rows. A single number is not sharded
+    (executor/parallelize.py, `kept_whole`)."""
     if not spec.shape or not spec.num_elements:
         return spec.num_elements
     rows = spec.shape[0]
@@ -53,8 +52,8 @@ class BlockBytes:
     parameters: tuple[Parameter, ...]
 
     def elements(self, *, trained: bool = False, tied: bool = True, shares: int = 1) -> int:
-        """Of all its parameters, of the trained ones, or without the ones tied to an earlier block,
-        dealt to so many replicas."""
+        """Elements of all its parameters, of the trained ones, or without those tied to an earlier
+        block, sharded over a number of replicas."""
         return sum(
             dealt_elements(p.spec, shares)
             for p in self.parameters
@@ -79,10 +78,10 @@ class BlockBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Elements of the parameters that a rank holds: of each trained one, of the frozen together.
-    Where replicas share them, those of all replicas together.
+    """Elements of the parameters of a rank: of each trained one, and of all frozen ones. If
+    replicas shard them, the sum over all replicas.
 
-    single  how many of those trained are a single number, which replicas do not share
+    single  number of trained parameters that are a single number, which are not sharded
     """
 
     trained: tuple[int, ...]
@@ -91,13 +90,13 @@ class Held:
 
 
 def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
-    """The name in the whole model, which parameters that share their storage have together."""
+    """The name in the whole model; parameters that share their storage have the same name."""
     own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
     return parameter.tied_to or parameter.whole_name or own
 
 
 def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1) -> Held:
-    """The parameters of these blocks, shared ones once, dealt to so many replicas."""
+    """The parameters of these blocks, shared ones once, sharded over a number of replicas."""
     found: dict[str, Parameter] = {}
     for ref in refs:
         for parameter in graph.kinds[ref.kind].parameters:
@@ -112,8 +111,8 @@ def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1
 def held_by_stages(
     graph: ModelGraph, stages: Iterable[Sequence[BlockRef]], shares: int = 1
 ) -> Held:
-    """The parameters of these stages, dealt to so many replicas: each stage has its own copy of the
-    shared ones (executor/rank.py)."""
+    """The parameters of these stages, sharded over a number of replicas. Each stage has its own
+    copy of shared ones (executor/rank.py)."""
     each = [held_parameters(graph, refs, shares) for refs in stages]
     return Held(
         trained=tuple(size for held in each for size in held.trained),
@@ -124,10 +123,10 @@ def held_by_stages(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elements:
-    """Elements of the parameters that a rank holds, after tensor-parallel sharding.
+    """Elements of the parameters of a rank, after tensor-parallel sharding.
 
-    total, trained  of all of them, and of those that are not frozen, of all replicas together
-    gradients   of those not frozen, as a backward makes them: without rows of zeros
+    total, trained  of all, and of the trained ones, on all replicas together
+    gradients       of the trained ones, as a backward makes them: without rows of zeros
     """
 
     total: float
@@ -136,7 +135,7 @@ class Elements:
 
 
 def elements_of(graph: ModelGraph, stages: Sequence[Sequence[BlockRef]], shares: int) -> Elements:
-    """The parameters of these stages, dealt to so many replicas."""
+    """The parameters of these stages, sharded over a number of replicas."""
     held = held_by_stages(graph, stages, shares)
     trained = float(sum(held.trained))
     return Elements(
@@ -179,8 +178,8 @@ def executor_static_bytes(held: Elements, sharing: Sharing) -> StaticBytes:
 
 
 def exchange_bytes(total: Figures, sharing: Sharing) -> Figures:
-    """What comes and goes behind the last backward of a rank: a bucket of gradients that are
-    exchanged. The optimizer makes nothing (executor/rank.py).
+    """Temporary memory after the last backward of a rank: a bucket of gradients during their
+    exchange. The optimizer allocates nothing (executor/rank.py).
 
     total  elements of the rank's trained parameters, or an array of them
     """

@@ -1,15 +1,16 @@
-"""Seconds and host bytes of what a run keeps in host memory: optimizer states, activations.
+"""Time and host memory of offloading: optimizer states, activations.
 
-Optimizer (Ren et al., ZeRO-Offload, arXiv 2101.06840, section 4): gradients go down the link, the
-CPU steps in its own memory, weights come up. Adam in fp32 reads gradient, master weight and two
-moments and writes the last three and a 16-bit copy: 30 bytes a parameter, at a measured share of
-the memory's rate (ADAM_REACH). Where the framework overlaps them, blocks of parameters pass the
-three one behind the other and the slowest binds; else they follow each other.
+Optimizer (Ren et al., ZeRO-Offload, arXiv 2101.06840, section 4): gradients are copied to the host,
+the CPU steps in its own memory, weights are copied back. Adam in fp32 reads gradient, master weight
+and two moments and writes the last three and a 16-bit copy: 30 bytes a parameter, at a measured
+share of the memory's rate (ADAM_REACH). If the framework overlaps the three, blocks of parameters
+pass through them as a pipeline and the slowest determines the time; otherwise the times add up.
 
-Activations (Rhu et al., vDNN, arXiv 1602.08124, section 3): what a layer keeps goes down in the
-forward and comes up in the backward, during the layers' work where the framework overlaps.
+Activations (Rhu et al., vDNN, arXiv 1602.08124, section 3): kept activations of a layer are copied
+to the host in the forward and back in the backward, during the layers' work if the framework
+overlaps them.
 
-Rates are as stated in profiles/data/hosts.
+Rates are those of profiles/data/hosts.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def activation_host_s(run: TrainingRun, framework: Framework) -> float:
 
 
 def host_bytes(run: TrainingRun, framework: Framework, updated: float, layers: float) -> float:
-    """Bytes of host memory that a device needs; `layers` are its own."""
+    """Bytes of host memory that a device needs; `layers` are the layers of its rank."""
     held = _HELD_BYTES * updated if run.optimizer_offload else 0.0
     if run.activation_offload:
         in_flight = run.in_flight[0]
@@ -63,12 +64,12 @@ def host_bytes(run: TrainingRun, framework: Framework, updated: float, layers: f
 
 
 def host_limit_bytes(host: Host) -> float:
-    """Host memory that a device's share of a run may take."""
+    """Host memory available to a device's share of a run."""
     return USABLE_SHARE * host.memory_bytes
 
 
 def _kept_bytes(run: TrainingRun, framework: Framework) -> float:
-    """What an average layer keeps of one micro-batch."""
+    """Activations kept by an average layer per micro-batch."""
     tensors = run_tensors(run, framework)
     share = run.model.num_expert_layers / run.model.num_layers
 
@@ -83,7 +84,7 @@ def _kept_bytes(run: TrainingRun, framework: Framework) -> float:
 
 
 def host_memory_short(run: TrainingRun) -> str:
-    """Why host memory does not hold what the run keeps there, "" where it does."""
+    """Message if host memory is too small for the offloaded data, otherwise ""."""
     if not (run.optimizer_offload or run.activation_offload):
         return ""
     host = host_of(run.device)

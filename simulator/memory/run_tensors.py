@@ -28,8 +28,8 @@ _HALF_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """What tensors depend on in addition to the run: the rank's parameters after tensor, pipeline
-    and expert parallelism, and the conditions that hold on it."""
+    """Facts in addition to the run that tensors depend on: the rank's parameters after tensor,
+    pipeline and expert parallelism, and its conditions."""
 
     num_parameters: float = 0.0
     conditions: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class LayerBytes:
     """Bytes of one layer and micro-batch on one device.
 
     dense, expert              kept from its forward to its backward
-    dense_rerun, expert_rerun  what recomputation brings back for its backward
+    dense_rerun, expert_rerun  recomputed for its backward
     """
 
     dense: float
@@ -55,10 +55,10 @@ class LayerBytes:
 class RunTensors:
     """Bytes of a framework's tensors, on one device, for one micro-batch of a run.
 
-    memory      what the framework keeps at the run's ZeRO stage
+    memory      tensors of the framework at the run's ZeRO stage
     conditions  those of `run_conditions`
 
-    Raises InputError where the framework's file does not describe the ZeRO stage.
+    Raises InputError if the framework's file does not describe the ZeRO stage.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RunTensors:
         return padded_vocabulary(self._run.model, multiple, self._run.degrees.tp)
 
     def elements(self, width: str) -> float:
-        """Elements of a tensor of one micro-batch, before any split; computed once."""
+        """Elements of a tensor of one micro-batch, before any split; cached."""
         found = self._elements.get(width)
         if found is None:
             run, per_token = self._run, TOKEN_WIDTHS.get(width)
@@ -91,7 +91,7 @@ class RunTensors:
         return found
 
     def bytes_of(self, tensor: KeptTensor, here: RankFacts = EVERY_RANK) -> float:
-        """0 where a condition of the tensor does not hold."""
+        """Bytes of a tensor; 0 if one of its conditions is false."""
         for condition in tensor.only:
             if condition not in self._conditions and condition not in here.conditions:
                 return 0.0
@@ -107,7 +107,7 @@ class RunTensors:
         return sum(self.bytes_of(tensor, here) for tensor in tensors)
 
     def layer(self, recompute: str) -> LayerBytes:
-        """A layer under a recompute kind (`TrainingRun.recompute`); computed once."""
+        """A layer under a recompute kind (`TrainingRun.recompute`); cached."""
         if recompute not in self._layers:
             parts = dict.fromkeys((*DENSE_PARTS, *EXPERT_PARTS), 0.0)
             for tensor in self.memory.layers:
@@ -128,8 +128,8 @@ _MOST_KNOWN = 1 << 13
 
 
 def run_tensors(run: TrainingRun, framework: Framework) -> RunTensors:
-    """The tensors of a run, made once for all that differ in what no size depends on: a search asks
-    for those of thousands of meshes."""
+    """The tensors of a run, cached for all runs with equal sizes: a search asks for those of
+    thousands of meshes."""
     conditions = run_conditions(run, framework)
     key = (
         run.model,

@@ -1,4 +1,4 @@
-"""What FSDP2 makes and frees around each block if a plan shards its weights.
+"""Memory that FSDP2 allocates and frees around each block if a plan shards its weights.
 
 The executor gives FSDP2 a unit per module that holds weights and no cut (executor/parallelize.py);
 weights that several blocks read, or that stand in no such module, are the root's. Of a unit of P

@@ -1,4 +1,4 @@
-"""What a rank holds all step long: parameters, gradients and the optimizer's states."""
+"""Lasting memory of a rank of a layout: parameters, gradients and the optimizer's states."""
 
 from __future__ import annotations
 
@@ -54,10 +54,11 @@ def static_bytes(
     ranks: float,
     expert_ranks: float = 1.0,
 ) -> StaticBytes:
-    """What one of `ranks` data-parallel ranks holds, of which `expert_ranks` hold the same experts.
+    """Lasting memory of one of `ranks` data-parallel ranks, of which `expert_ranks` have the same
+    experts.
 
     ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5) shards optimizer states (1), gradients
-    (2) and parameters (3) over them; frameworks differ in what stays whole.
+    (2) and parameters (3) over them; frameworks differ in the unsharded parts.
     """
 
     def held(states: Sequence[State]) -> float:
@@ -139,7 +140,8 @@ def _weight_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
 
 
 def _state_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
-    """fp32 weights are their own master: Adam's two moments are left. Offloaded, none is."""
+    """Bytes of optimizer states per parameter: fp32 weights need no master copy, only Adam's two
+    moments; 0 if offloaded."""
     if run.optimizer_offload:
         return 0.0
     whole = 2 * _FP32_BYTES if run.precision == "fp32" else memory.state_bytes
@@ -167,11 +169,11 @@ def _rank_parameters(
     shares: tuple[StageShare, ...],
     table_rows: float,
 ) -> tuple[float, float]:
-    """Parameters of a rank after tensor and expert parallelism: all but experts, and experts.
+    """Parameters of a rank after tensor and expert parallelism: (without experts, experts).
 
-    once  a tied table is held once where the rank has both ends of the model
+    once  a tied table exists once if the rank has both ends of the model
 
-    Computed once: uncached, counting a rank in a search took 51 us, with it 36 us.
+    Cached: uncached, counting a rank in a search took 51 us, with it 36 us.
     """
     dense, experts = _linear_parameters(model, tp, expert_parallel, shares)
     for share in shares:
@@ -202,7 +204,7 @@ def _rank_parameters(
 def _linear_parameters(
     model: Transformer, tp: int, expert_parallel: int, shares: Sequence[StageShare]
 ) -> tuple[float, float]:
-    """The matrices of a rank's layers but for the router: all but experts, and experts."""
+    """Matrices of a rank's layers, except the router: (without experts, experts)."""
     dense = experts = 0.0
     for share in shares:
         dense += share.num_layers * model.mixer_parameters / tp
@@ -214,7 +216,8 @@ def _linear_parameters(
 
 
 def _holds_both_ends(shares: Sequence[StageShare]) -> bool:
-    """First and last stage on one rank (V schedules): a tied table is there once."""
+    """Whether a rank has the first and the last stage (V schedules), so that a tied table exists
+    once."""
     return any(share.has_embedding for share in shares) and any(
         share.has_head and not share.has_embedding for share in shares
     )

@@ -1,0 +1,1 @@
+"""Step times block by block, from a traced model."""

@@ -1,8 +1,8 @@
-"""What one block costs on one device, for each kind of recomputation.
+"""Cost of one block on one device, for each kind of recomputation.
 
 Times are per micro-batch, of kernels inside a training step (simulator/traced/in_step.py); backward
-includes what is computed again. Where the block itself was
-measured on the device (BlockPoint of equal kind), that is used, and op prices only divide it.
+includes recomputation. If the block itself was measured on the device (BlockPoint of equal kind),
+its time is the measured one, and op prices only divide it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from simulator.values.prediction import Interval
 class BlockCost(BlockBytes):
     """Seconds per micro-batch and bytes of a block on one rank.
 
-    forward, backward    work on the device, without tensor-parallel communication
-    recompute_s          part of backward that is the forward again
-    launch_s             part of forward and backward in ops that only wait for their launch
-    runtime_s            part of forward and backward that the pipeline runtime takes around the
-                         block (BlockPoint); 0 where it was not measured in a pipeline
-    action               overhead of whole actions where it was measured; blocks carry shares of it
-    tp_forward_s, tp_backward_s   exposed tensor-parallel communication (backward: with that of
-                         the recomputed forward)
-    methods              (name, method, source, seconds) of what the times rest on
-    by_kind              of forward and backward by kind of kernel; nothing of a measured block
+    forward, backward  work on the device, without tensor-parallel communication
+    recompute_s        part of backward: the repeated forward
+    launch_s           part of forward and backward: ops that only wait for their launch
+    runtime_s          part of forward and backward: the pipeline runtime around the block
+                       (BlockPoint); 0 if not measured in a pipeline
+    action             measured overhead of whole actions; blocks have shares of it
+    tp_forward_s, tp_backward_s  exposed tensor-parallel communication (backward: including the
+                                 recomputed forward)
+    methods            (name, method, source, seconds) behind the times
+    by_kind            forward and backward by kind of kernel; empty for a measured block
     """
 
     forward: Interval
@@ -76,10 +76,10 @@ def price_block(
 ) -> BlockCost:
     """The block's cost on the tensor-parallel group `devices` (device numbers in the cluster).
 
-    software  what starts its kernels
+    software  that launches the kernels
 
-    A block without an attention submodule treats recompute = attention as none.
-    Raises InputError where the device has no rate for the block's data type.
+    A block without an attention submodule treats recompute = attention as none. Raises InputError
+    if the device has no rate for the block's data type.
     """
     device = cluster.device_at(devices[0])
     kind = recompute
@@ -206,10 +206,11 @@ def recomputed_ops(block: Block, kind: Recompute) -> tuple[int, ...]:
 
 
 def _loss_start(block: Block) -> int:
-    """Index of the first op of the loss: modules are checkpointed, and the loss is in none.
+    """Index of the first op of the loss, which is outside of modules and therefore not
+    checkpointed.
 
-    In the last block it is what follows the last module, or the last product where that has no name
-    of its own; in other blocks there is no loss.
+    In the last block: the first op after the last module, or after the last product if modules have
+    no names; in other blocks there is no loss.
     """
     if block.outputs:
         return len(block.forward_ops)
@@ -222,7 +223,7 @@ def _loss_start(block: Block) -> int:
 
 
 def _saved_by_loss(block: Block) -> float:
-    """Bytes of the saved tensors that the loss made, found by the order and size of writes."""
+    """Bytes of the saved tensors that the loss made, identified by the order and size of writes."""
     start, position, total = _loss_start(block), 0, 0.0
     ops = block.forward_ops
     for tensor in block.saved:
@@ -236,7 +237,7 @@ def _saved_by_loss(block: Block) -> float:
 
 
 def _saved(block: Block, kind: Recompute) -> float:
-    """Bytes kept for backward apart from the inputs of the block."""
+    """Bytes kept for backward, without the inputs of the block."""
     if kind is Recompute.FULL:
         return _saved_by_loss(block)
     if kind is Recompute.NONE:
@@ -254,12 +255,12 @@ def _for_weights(block: Block, kept: float) -> float:
 
 
 def _sum(costs: list[tuple[Op, Cost]]) -> Interval:
-    """Ops one after another, as if all errors went together (kernel_errors.py has a stage's)."""
+    """Costs of consecutive ops, with fully correlated errors (kernel_errors.py has a stage's)."""
     return total(*(cost for _, cost in costs))
 
 
 def _module_calls(ops: Sequence[Op]) -> int:
-    """Modules that are entered from one op to the next."""
+    """Number of modules entered while the ops run."""
     count, before = 0, list[str]()
     for op in ops:
         path = op.module.split(".") if op.module else []
@@ -273,7 +274,7 @@ def _module_calls(ops: Sequence[Op]) -> int:
 
 
 def _accumulated_s(block: Block, device: Device) -> float:
-    """Seconds in which the gradients of a micro-batch are added to those before it.
+    """Seconds for adding the gradients of a micro-batch to the previous sum.
 
     The first micro-batch of a step adds nothing; it is priced like the others.
     """
@@ -297,9 +298,9 @@ def _launch_share(costs: list[tuple[Op, Cost]], whole: Interval) -> float:
 def _tp_seconds(
     block: Block, again_in: frozenset[str], devices: tuple[int, ...], cluster: Cluster
 ) -> tuple[float, float, float]:
-    """Seconds of tensor-parallel communication: forward, forward again, backward.
+    """Seconds of tensor-parallel communication: forward, recomputed forward, backward.
 
-    again_in  modules whose products run again, and with them their reductions
+    again_in  modules whose products run again, with their reductions
     """
     forward = again = backward = 0.0
     exposed = in_step(cluster.device_at(devices[0])).tensor_exposed

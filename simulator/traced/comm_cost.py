@@ -45,7 +45,7 @@ def price_collective(
     """The cost of `operation` on the devices with these numbers.
 
     size_bytes  the full buffer, as in profiles.hardware.catalogue.link.LinkPoint
-    sharing     how many such groups of the same domains communicate at the same time
+    sharing     number of such groups of the same domains that communicate at the same time
 
     Raises UnknownNameError for another operation.
     """
@@ -87,9 +87,9 @@ def price_collective(
 
 
 def _not_measured(time_s: float, operation: str, hops: tuple[Hop, ...], link: Link) -> Cost:
-    """With the uncertainty of the formula and of its outermost link. On a curve of such groups with
-    its held-out error instead; a group that leaves the domain, or that the curve stands in for, has
-    both."""
+    """The cost with the uncertainty of the formula and of its outermost link. If a curve of such
+    groups gives it, with the curve's held-out error instead; both for a group that leaves the
+    domain, or if the curve is another device's."""
     numbers = (link.bandwidth_bytes_per_s, link.efficiency, link.latency_s)
     width, method = FORMULA_UNCERTAINTY, "assumed"
     source, curve = link.bandwidth_bytes_per_s.source, hops[0].curve
@@ -157,7 +157,7 @@ def _hop(
 
 
 def _curve(level: Level, cluster: Cluster, device: int) -> ScaledCurves | None:
-    """Curves of the innermost level, where cards are not shared and the link has no own points."""
+    """Curves of the innermost level, unless cards are shared or the link has its own points."""
     link = level.link
     if level is not cluster.levels[0] or link.points or link.shared_by > 1:
         return None

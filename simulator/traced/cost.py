@@ -1,4 +1,4 @@
-"""`Cost`: seconds of an op or of a message, with their interval and basis."""
+"""`Cost`: seconds of an op or of a message, with their interval, method and source."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from simulator.values.prediction import Interval
 class Cost(Interval):
     """Seconds with a 90 % interval.
 
-    method  `measured`, `interpolated` or `assumed`;  source  of the numbers
-    launch_bound  the device waits for the launch of the next kernel
+    method        `measured`, `interpolated` or `assumed`
+    source        of the numbers
+    launch_bound  whether the device waits for the launch of the next kernel
     """
 
     method: str

@@ -60,10 +60,12 @@ _BITS = {"bfloat16": 16, "float16": 16, "float8_e4m3fn": 8, "float8_e5m2": 8, "f
 class InStep:
     """The coefficients of our executor's steps on a device; meanings in coefficient_kinds.toml.
 
-    The defaults are neutral: what was measured in steps is taken as it is.
+    The defaults are neutral: times measured in steps are not changed.
+
     accumulation_bytes  read and written per parameter to add a micro-batch's gradient to its sum
-    dispatch            host time of an op, over that of the frameworks that launch_us is fitted on
-    tensor_dispatch     host time of an op on a tensor that is split over ranks, over a plain one's
+    dispatch            host time of an op, relative to the frameworks on which launch_us is fitted
+    tensor_dispatch     host time of an op on a tensor that is split over ranks, relative to a plain
+                        one
     """
 
     level: float = 1.0
@@ -83,7 +85,7 @@ class InStep:
     tensor_dispatch: float = 1.0
 
     def message(self, nodes: int) -> float:
-        """Time of a message of ranks on so many nodes over that of the same alone."""
+        """Time of a message between ranks on this many nodes, relative to an isolated one."""
         if nodes < 2:
             return self.level * self.inner
         return self.level * self.outer * (1.0 + self.congestion * math.log2(nodes))
@@ -93,7 +95,7 @@ _NEUTRAL = InStep()
 
 
 def in_step(device: Device) -> InStep:
-    """The coefficients of a device; neutral where it was profiled, as every CPU is."""
+    """The coefficients of a device; neutral if it was profiled, as every CPU is."""
     if device.type == "cpu" or device.measurements is not None:
         return _NEUTRAL
     return _fitted(device.type in ("tpu", "accelerator"))
@@ -101,7 +103,10 @@ def in_step(device: Device) -> InStep:
 
 @functools.cache
 def _fitted(compiled: bool) -> InStep:
-    """compiled  the device runs a step as one program: the host launches no kernel"""
+    """Fitted coefficients.
+
+    compiled  the device runs a step as one program: the host launches no kernel
+    """
     executor = load_framework("torch")
     own = {
         "level": coefficient("level", executor.coefficients_of, "frameworks.*"),
@@ -139,7 +144,7 @@ def prices_in_step(
 
 
 def _over_alone(op: Op, device: Device) -> float:
-    """Time of a measured kernel in a step, before `level`, over that of the same alone."""
+    """Time of a measured kernel in a step, before `level`, relative to the isolated kernel."""
     cost = price_op(op, device)
     if cost.launch_bound:
         return 1.0
@@ -151,7 +156,7 @@ def _over_alone(op: Op, device: Device) -> float:
 
 
 def is_kernel_priced(op: Op, device: Device) -> bool:
-    """Whether an op is priced by shares of peak and bandwidth, no such kernel having been measured
+    """Whether an op is priced by shares of peak and bandwidth, because no such kernel was measured
     on the device."""
     if op.kernels is None:  # traced for a CPU
         return False
@@ -161,7 +166,7 @@ def is_kernel_priced(op: Op, device: Device) -> bool:
 
 
 def level_of(software: Software, device: Device) -> float:
-    """What multiplies a step: that of eager PyTorch with FSDP for our executor."""
+    """Factor on a whole step: for our executor, that of eager PyTorch with FSDP."""
     return in_step(device).level if software is Software.EXECUTOR else 1.0
 
 
@@ -172,7 +177,7 @@ _NOT_MEASURED = frozenset(("float16", "float32", "tf32"))
 
 @functools.cache
 def _matmul_types(device: Device) -> frozenset[str]:
-    """The types whose products were measured on this device."""
+    """The data types whose products were measured on this device."""
     name = surfaces_of(device)
     if not name or borrowed_from(name):
         return frozenset()
@@ -180,8 +185,8 @@ def _matmul_types(device: Device) -> frozenset[str]:
 
 
 def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
-    """Seconds in a step, before `level`, of a product that takes so long alone; those of types
-    whose steps were not measured as alone."""
+    """Seconds of a product in a step, before `level`, given its isolated time; unchanged for types
+    without measured steps."""
     bits = _BITS.get(op.dtype)
     if bits is None:
         return alone_s
@@ -192,19 +197,19 @@ def matmul_seconds(op: Op, alone_s: float, device: Device) -> float:
 
 
 def flash_2_seconds(op: Op, device: Device) -> float:
-    """Seconds that fused attention takes alone as FlashAttention-2."""
+    """Seconds of isolated fused attention as FlashAttention-2."""
     name, gain = flash_2(device.name)
     return price_op(op, device if name == device.name else get_device(name)).time_s / gain
 
 
 def optimizer_s(moved_bytes: float, device: Device) -> float:
-    """Seconds that an update takes to move so many bytes, before `level`."""
+    """Seconds in which an update moves this many bytes, before `level`."""
     return in_step(device).optimizer * moved_bytes / pricer_of(device).light.bandwidth
 
 
 def update_cost(moved_bytes: float, kernels: int, software: Software, device: Device) -> Cost:
-    """The cost of an optimizer's update that reads and writes so many bytes in so many kernels (0:
-    in one or a few), with the constant time of a step."""
+    """The cost of an optimizer's update that reads and writes this many bytes in this many kernels
+    (0: in one or a few), including the constant time of a step."""
     alone, known = moved_cost("optimizer", moved_bytes, device), in_step(device)
     if known is _NEUTRAL:
         return alone
@@ -237,8 +242,7 @@ class Host:
 
 @functools.cache
 def host_of(software: Software, device: Device) -> Host:
-    """What the host takes; nothing where the device runs a step as one program, and where steps
-    were measured."""
+    """Host times; zero if the device runs a step as one program, or if steps were measured."""
     if software is Software.COMPILED or device.type in ("tpu", "accelerator"):
         return Host()
     if in_step(device) is _NEUTRAL:
@@ -253,7 +257,7 @@ def host_of(software: Software, device: Device) -> Host:
 
 
 def starts(ops: Sequence[Op]) -> tuple[int, int]:
-    """Ops that start kernels, and views."""
+    """Number of ops that start kernels, and of views."""
     views = sum(op.kind is OpKind.VIEW or op.kernels == () for op in ops)
     return len(ops) - views, views
 
@@ -262,8 +266,8 @@ Seconds = TypeVar("Seconds", bound=Interval)
 
 
 def paced(busy: Seconds, host_s: float, device: Device) -> Seconds:
-    """Seconds of a pass that keeps a device busy for so long, and of which the host takes so long
-    to start the kernels; each end with both at theirs."""
+    """Seconds of a pass, given the seconds of the device and those of the host to launch the
+    kernels; each end of the interval from both ends."""
     if not host_s:
         return busy
     factor = math.exp(step_width(device))
@@ -307,15 +311,15 @@ def exchange_in_step(
     *,
     sharing: int = 1,
 ) -> Cost:
-    """The cost of a message of gradients or weights that nothing hides: with copies of buckets and
+    """The cost of an exposed message of gradients or weights: including copies of buckets and
     waiting for the slowest rank."""
     cost = message_in_step(operation, size_bytes, devices, cluster, sharing=sharing)
     return cost.scaled(in_step(cluster.device_at(devices[0])).reduce_exposed)
 
 
 def exposed_seconds(message_s: float, compute_s: float, device: Device) -> float:
-    """What a message costs that runs during so many seconds of compute; on a CPU, and where a
-    profile says nothing of it, all of it."""
+    """Exposed seconds of a message that runs during this much compute; all of them on a CPU, and if
+    a profile has no measurement."""
     known = in_step(device)
     if known is _NEUTRAL:
         return message_s

@@ -63,11 +63,11 @@ class KernelArrays:
     architecture: NDArray[np.int64]
 
     def of(self, *kernels: Kernel) -> Flags:
-        """Where the kernel is one of these."""
+        """Whether the kernel is one of these."""
         return np.isin(self.kernel, [_KERNELS[kernel] for kernel in kernels])
 
     def towards(self, direction: Direction) -> Flags:
-        """Where a product makes this."""
+        """Whether a product computes this."""
         return np.asarray(self.direction == _DIRECTIONS[direction])
 
     def taken(self, places: NDArray[np.int64]) -> KernelArrays:

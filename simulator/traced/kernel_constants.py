@@ -1,5 +1,7 @@
-"""profiles/data/calibration/module_steps.toml: the fitted constants of modules' steps, how well
-they fit, and how wide an interval is. Made by tools/derive_module_steps.py."""
+"""Fitted constants of modules' steps, with their errors and interval widths.
+
+Read from profiles/data/calibration/module_steps.toml, made by tools/derive_module_steps.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ MODULE_STEPS_FILE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Relative errors of step times that were predicted without the rows' group.
+    """Relative errors of step times predicted by a fit without the rows' group.
 
     inside  share of rows inside their 90 % interval
     """
@@ -62,5 +64,5 @@ class ModuleConstants:
 
 @functools.cache
 def module_constants() -> ModuleConstants:
-    """The constants that the project ships."""
+    """The shipped constants."""
     return read_document(MODULE_STEPS_FILE, ModuleConstants, schema=MODULE_STEPS_SCHEMA)

@@ -1,12 +1,11 @@
-"""How far the time of many kernels may be off, from how far each may be.
+"""The uncertainty of the sum of many kernels, from the uncertainty of each.
 
-Kernels of one kind are read off one curve or map, so that their errors go together and add up;
-those of unlike kinds come from points measured apart, and are as often of unlike sign: their sums
-are combined as independent errors are, by the root of the sum of squares. What a kernel took also
-depends on the machine's speed in that minute, which is common to all and was watched by reference
-kernels while it was measured (`ReferencePoint.spread`). Of the steps of 30 unlike modules on one
-profiled machine 29 lay inside in each of two runs in float32, 28 in bfloat16 (two cores, torch
-2.13, 2026-11-23); with all errors together 30, 29 and 29, in intervals 1.5 to 1.8 times as wide.
+Kernels of one kind are read from one curve or map, so their errors are correlated and add up. Kinds
+are measured independently: their sums are combined by the root of the sum of squares. The machine's
+speed while it was measured is a common error of all kernels, observed by reference kernels
+(`ReferencePoint.spread`). Of 30 different modules on one profiled machine, 29 steps were inside the
+interval in each of two runs in float32, 28 in bfloat16 (two cores, torch 2.13, 2026-11-23); with
+full correlation 30, 29 and 29, in intervals 1.5 to 1.8 times as wide.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ KindSeconds = Mapping[str, Interval]
 
 
 def kind_seconds(costs: Iterable[tuple[Op, Cost]]) -> KindSeconds:
-    """The seconds of ops by kind, in the order in which kinds come up."""
+    """The seconds of ops by kind, in order of first appearance."""
     found: defaultdict[str, list[Interval]] = defaultdict(list)
     for op, cost in costs:
         found[_kind(op)].append(cost)
@@ -36,11 +35,10 @@ def kind_seconds(costs: Iterable[tuple[Op, Cost]]) -> KindSeconds:
 
 
 def joint_share(parts: Iterable[KindSeconds], measured: Measurements | None) -> tuple[float, float]:
-    """What part of the sum of all errors the whole may be off by, downwards and upwards: 1 where
-    they all go together. More than 1 where the machine's speed is less certain than its kernels.
+    """Uncertainty of the sum, downwards and upwards, divided by the sum of all errors: 1 for full
+    correlation, above 1 if the machine's speed is less certain than its kernels.
 
-    measured  of the device; without reference kernels nothing is known of its speed, nor was it
-              ever checked that errors of kinds are independent: they are taken to go together
+    measured  of the device; without reference kernels, full correlation is assumed
     """
     references = measured.references if measured is not None else ()
     speed = next((r.spread for r in references if r.kernel == _REFERENCE), None)

@@ -1,4 +1,4 @@
-"""Kernels that enough measured steps have for their price to be known, and those that are not."""
+"""Whether the fit has enough measured steps with a kind of kernel for a reliable price."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def kernel_kind(kernel: DeviceKernel) -> str:
 
 
 def seconds_by_kind(kernels: Iterable[tuple[DeviceKernel, float]]) -> dict[str, float]:
-    """Seconds of kernels by kind; of each, all its runs together."""
+    """Seconds of kernels by kind, all runs of a kernel together."""
     found: dict[str, float] = {}
     for kernel, taken in kernels:
         kind = kernel_kind(kernel)

@@ -69,7 +69,7 @@ KernelGroups = Mapping[Kernel, tuple[NDArray[np.int64], KernelArrays]]
 
 
 def grouped(kernels: KernelArrays) -> KernelGroups:
-    """The kernels by what prices them."""
+    """The kernels, grouped by their formula."""
     places = {kernel: np.flatnonzero(kernels.of(kernel)) for kernel in Kernel}
     return {kernel: (at, kernels.taken(at)) for kernel, at in places.items() if len(at)}
 
@@ -106,14 +106,14 @@ def _name(kernel: Kernel) -> str:
 
 
 def _moved_s(x: KernelArrays, values: Values) -> Array:
-    """Seconds that the bytes take at the whole bandwidth."""
+    """Seconds for the bytes at full bandwidth."""
     moved, cache = x.moved_bytes, x.cache_bytes
     read = moved * (1 - values["cached"] * cache / (cache + moved + 1.0))
     return read / (x.bandwidth * _of_architecture("memory", x, values))
 
 
 def _work_s(x: KernelArrays, values: Values) -> Array:
-    """Seconds that the work takes at the whole peak."""
+    """Seconds for the work at peak rate."""
     tensor = _of_architecture("tensor", x, values)
     tensor = tensor * np.where(x.slow_sums, values["peak.float32_sums"], 1.0)
     plain = _of_architecture("float32", x, values) * values["peak.float32"]
@@ -224,7 +224,7 @@ def seconds_in_step(
 ) -> tuple[Array, Flags]:
     """[kernels] seconds of all runs of each, and whether too few steps of the fit have its kind.
 
-    compiled  a compiler joins memory-bound kernels with others, as in no step of the fit
+    compiled  a compiler fuses memory-bound kernels with others, unlike in any step of the fit
     """
     used = module_constants()
     arrays = kernel_arrays(kernels, device)
@@ -238,7 +238,7 @@ def kernels_costs(
 ) -> list[Cost]:
     """The cost inside a step of the kernels of each op.
 
-    compiled  a compiler joins what only moves bytes with other kernels, as in no step of the fit
+    compiled  a compiler fuses memory-bound kernels with others, unlike in any step of the fit
     """
     kernels = [kernel for op in ops for kernel in op]
     if not kernels:
@@ -266,8 +266,8 @@ def kernels_costs(
 
 @functools.cache
 def step_width(device: Device) -> float:
-    """Half-width, in log, of the 90 % interval of a step's kernels and of its host: where the fit
-    has the device, another of its architecture, or none."""
+    """Half-width, in log, of the 90 % interval of a step's kernels and host time, depending on
+    whether the fit has the device, another of its architecture, or none."""
     used = module_constants()
     if device.name in used.measured_devices:
         return used.half_widths["device"]

@@ -1,5 +1,4 @@
-"""What is assumed of ops whose kernels were not measured, and which measured family a memory-bound
-op belongs to."""
+"""Assumed utilization of unmeasured kernels, and measured families of memory-bound ops."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ _COPIES = (
 
 
 def memory_family(name: str) -> str:
-    """Which measured family a memory-bound aten op belongs to."""
+    """The measured family of a memory-bound aten op."""
     if any(word in name for word in _REDUCTIONS):
         return "reduction"
     return "copy" if any(word in name for word in _COPIES) else "elementwise"

@@ -1,15 +1,14 @@
 """The time of one op on one device.
 
-    time = max( speed of light / utilisation , launch )
+    time = max( speed of light / utilization , launch )
 
-The speed of light of the op (traced/speed_of_light.py) is divided by the utilisation that kernels
-of such a shape reach (traced/utilisation.py); the host's launch time is a floor, because a kernel
-that ends sooner waits for the next launch. Memory-bound ops are read off measured curves of time
-over moved bytes (kernels/fit.py), of the op by its name or of its family, where there are any. The
-utilisation of matmuls and attention is that of the points that the device brings (a profile of
-this machine), or of an accelerator's measured surfaces, or of its relative's
-(simulator/kernel_speed.py); a device that is not in the catalogue has those of the one that it is a
-variant of. On a CPU what autograd's records take on the host is added to every op.
+The speed of light of the op (traced/speed_of_light.py) is divided by the utilization of kernels of
+its shape (traced/utilisation.py). The host's launch time is a lower limit, because a shorter kernel
+waits for the next launch. Memory-bound ops are read from measured curves of time over moved bytes
+(kernels/fit.py), of the op or its family, if there are any. The utilization of matmuls and
+attention comes from the device's own points (a profile of this machine), or from measured surfaces
+of the accelerator or its relative (simulator/kernel_speed.py). A device that is a variant of a
+catalog device uses that device's surfaces. On a CPU, every op includes the host time of autograd.
 """
 
 from __future__ import annotations
@@ -64,12 +63,12 @@ from simulator.traced.utilisation import Utilisation
 
 
 def price_op(op: Op, device: Device) -> Cost:
-    """The cost of `op` on `device`; remembered per shape and device."""
+    """The cost of `op` on `device`, cached per shape and device."""
     return pricer_of(device).price(op)
 
 
 def moved_cost(family: str, moved_bytes: float, device: Device) -> Cost:
-    """The cost of reading and writing so many bytes in one kernel.
+    """The cost of reading and writing this many bytes in one kernel.
 
     family  `elementwise`, `reduction`, `copy` or `optimizer`
     """
@@ -77,14 +76,14 @@ def moved_cost(family: str, moved_bytes: float, device: Device) -> Cost:
 
 
 def surfaces_of(device: Device) -> str:
-    """The device whose kernel surfaces hold for this one: itself, or the one that it is a variant
-    of; "" for none."""
+    """The device whose kernel surfaces apply: itself, or the one that it is a variant of; "" for
+    none."""
     names = (device.name, device.efficiency_of)
     return next((name for name in names if is_on_surfaces(name)), "")
 
 
 class OpPricer:
-    """Prices ops on one device and remembers them; obtained from `pricer_of`."""
+    """Prices ops on one device, with a cache; obtained from `pricer_of`."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -114,11 +113,12 @@ class OpPricer:
         return cost
 
     def module_s(self) -> float:
-        """Host seconds of the call of a module, where they were measured."""
+        """Measured host seconds of the call of a module; 0 without a measurement."""
         return self._host.get(("module", str(Phase.FORWARD)), 0.0)
 
     def checkpoint_s(self) -> float:
-        """Host seconds of a checkpointed call, forward and backward, where they were measured."""
+        """Measured host seconds of a checkpointed call, forward and backward; 0 without a
+        measurement."""
         return sum(self._host.get(("checkpoint", str(phase)), 0.0) for phase in Phase)
 
     def move(self, name: str, moved_bytes: float, dtype: str = "float32") -> Cost:
@@ -138,7 +138,8 @@ class OpPricer:
         return self._cost(read.value, used)
 
     def _curve(self, name: str, dtype: str) -> tuple[Curve | None, float]:
-        """The curve of an op, else of its family, and how many times the bytes to read it at."""
+        """The curve of an op, otherwise of its family, and the factor on the bytes at which to read
+        it."""
         names = (name, name.removesuffix(ACROSS), name.rstrip("_"), memory_family(name))
         for own in dict.fromkeys(names):
             if (own, dtype) in self._curves:
@@ -171,8 +172,8 @@ class OpPricer:
         return self._cost(self.light.of(op.work_flop, moved, op.dtype), DEFAULT_MATMUL)
 
     def _of_kind(self, op: Op, moved: int, kind: str, phase: str) -> Cost:
-        """At the utilisation of measured convolutions or recurrences of a kind and pass, or of
-        dense convolutions."""
+        """The cost at the utilization of measured convolutions or recurrences of a kind and pass,
+        otherwise of dense convolutions."""
         assert op.matmul is not None
         own = kind if (kind, phase, "float32") in self._conv else kind.removesuffix(CHANNELS_LAST)
         dtype = op.dtype if (own, phase, op.dtype) in self._conv else "float32"
@@ -188,7 +189,7 @@ class OpPricer:
         return self._cost(light_s, used if same else _substitute(used))
 
     def view(self, phase: Phase) -> Cost:
-        """The cost of a view: no device work. An accelerator hides the host's part, a CPU pays."""
+        """The cost of a view: no device work. Only a CPU pays the host time."""
         launch_s = self.device.launch_s.value if self.device.type == "cpu" else 0.0
         time_s = self._host.get(("view", str(phase)), launch_s)
         return Cost(
@@ -201,8 +202,8 @@ class OpPricer:
         )
 
     def _matmul_used(self, shape: MatmulShape, dtype: str) -> Utilisation:
-        """From this device's own points, of another data type where there are none of this, or from
-        the surface."""
+        """Utilization from this device's points, otherwise of another data type, otherwise from the
+        surface."""
         axes = (shape.batch, shape.m, shape.n, shape.k)
         own = self._matmul.get(dtype) or self._matmul.get(twin_type(dtype))
         if own is not None:
@@ -219,10 +220,11 @@ class OpPricer:
         return self._read(light_s, float(matmul_s(self._surfaces, dtype, m, n, k)[0]), width)
 
     def _attention_used(self, shape: AttentionShape, dtype: str, phase: Phase) -> Utilisation:
-        """From this device's own points, the nearest by pass, type and mask, or from the surface.
+        """Utilization from this device's points, nearest by pass, type and mask, otherwise from the
+        surface.
 
-        On surfaces queries and keys of unlike length are a square of as many scores; the backward
-        is derived (attention_surface.backward_ratio).
+        On surfaces, queries and keys of different length count as a square with as many scores; the
+        backward is derived (attention_surface.backward_ratio).
         """
         asked = (dtype, str(phase), shape.causal)
         if self._attention:
@@ -246,11 +248,11 @@ class OpPricer:
         return _substitute(used) if backward or shape.q_len != shape.kv_len else used
 
     def _surface_light(self) -> SpeedOfLight:
-        """Of the device as the catalogue has it: a what-if of it keeps the utilisation."""
+        """Speed of light of the device in the catalog: a variant keeps its utilization."""
         return SpeedOfLight(get_device(self._surfaces))
 
     def _read(self, light_s: float, time_s: float, half_width: float) -> Utilisation:
-        """What a kernel reaches that takes so long on the surfaces."""
+        """Utilization of a kernel, given its time on the surfaces."""
         surface, lent = load_surface(self._surfaces), self._surfaces != self.device.name
         borrowed = bool(borrowed_from(self._surfaces)) + lent
         source = f"kernel surfaces of {surface.measured_on}: {surface.source}"
@@ -289,7 +291,7 @@ _PRICERS_KEPT = 64
 
 
 def pricer_of(device: Device) -> OpPricer:
-    """The pricer of a device, made once per device value while that value is in use."""
+    """The pricer of a device, cached while the device value is in use."""
     found = _PRICERS.get(id(device))
     if found is not None and found.device is device:
         return found

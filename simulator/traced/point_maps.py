@@ -1,4 +1,4 @@
-"""Utilisation over shapes, and seconds over bytes, from the points that a device brings."""
+"""Utilization over shapes, and seconds over bytes, from a device's own measured points."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def memory_curves(points: Iterable[MemoryPoint]) -> dict[tuple[str, str], Curve]
 
 
 def attention_axes(shape: AttentionShape) -> Axes:
-    """What an attention call's utilisation depends on."""
+    """The axes of an attention call's utilization."""
     return (shape.batch * shape.heads, shape.q_len, shape.kv_len, shape.head_dim)
 
 

@@ -1,4 +1,4 @@
-"""Predicting a plan: its step time, memory, money and energy, part by part."""
+"""Predict a plan block by block: its step time, memory, money and energy, part by part."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _MEMORY_WIDTH = 0.05
 
 
 class Traced(Protocol):
-    """What predict needs of a traced model (profiles.model.tracing.traced.TracedModel)."""
+    """The part of a traced model that `predict` uses (profiles.model.tracing.traced)."""
 
     content_hash: str
 
@@ -61,21 +61,20 @@ def predict(
     stack: ExecutorStates | None = None,
     price: Sourced | None = None,
 ) -> Prediction:
-    """What the plan would do on the cluster.
+    """The prediction of the plan on the cluster.
 
     price  US dollars per device-hour, or None
 
-    The step is the slowest rank's: its actions in the timeline and its tail (gradient exchange,
-    optimizer). Where replicas differ the exchange waits for the last of those that hold the same
-    blocks (priced_replica.py). The components are that rank's time, and add up to the step: work,
-    what it is slower than the mean of ranks with the same work (slowest_rank.py), communication
-    inside blocks, idle time in the pipeline split into what would remain if sends took no time
-    (bubble) and the rest (pipeline communication), and the tail.
-    The ends of the interval are the step with every stage, message and tail at its own end; how
-    far a stage's kernels are off together is said in kernel_errors.py.
+    The step time is that of the slowest rank: its actions in the timeline and its tail (gradient
+    exchange, optimizer). If replicas differ, the exchange waits for the last of those with the same
+    blocks (priced_replica.py). The components are that rank's time and add up to the step: work,
+    the excess over the mean of ranks with the same work (slowest_rank.py), communication inside
+    blocks, idle time in the pipeline (bubble: what remains if sends take no time; pipeline
+    communication: the rest), and the tail. The ends of the interval are the step with every stage,
+    message and tail at its own end; kernel_errors.py combines the errors of a stage's kernels.
 
     Raises MismatchError for a plan that does not cover the model or needs more devices than there
-    are, InputError where a device has no rate for the precision.
+    are, InputError if a device has no rate for the precision.
     """
     stack = stack or load_stack()
     graph = traced.at(plan.micro_batch, plan.degrees.tp)
@@ -154,13 +153,13 @@ def predict(
 
 
 def _first_devices(plan: Plan) -> list[int]:
-    """The first device of every pipeline rank, of every replica where they differ."""
+    """The first device of every pipeline rank, of every replica if they differ."""
     replicas = [each.degrees for each in plan.replicas]
     return [degrees.rank(pp=rank) for degrees in replicas for rank in range(degrees.pp)]
 
 
 def _references(plan: Plan, cluster: Cluster) -> tuple[ReferencePoint, ...]:
-    """The profile's word on the machine's speed; none where the devices are of several kinds."""
+    """The profile's measurements with reference kernels; None for several types of devices."""
     devices = {cluster.device_at(index) for index in _first_devices(plan)}
     measured = devices.pop().measurements if len(devices) == 1 else None
     return measured.references if measured is not None else ()
@@ -247,7 +246,7 @@ def _receives(plan: Plan, stage: int, graph: ModelGraph) -> tuple[CutTensor, ...
 
 
 def _sources(replicas: Sequence[PricedReplica]) -> tuple[SourceTag, ...]:
-    """What the work and communication of all ranks rests on, as shares of it."""
+    """Methods and sources of the work and communication of all ranks, with their shares."""
     seconds: dict[tuple[str, str, str], float] = {}
 
     def add(name: str, method: str, source: str, time_s: float) -> None:
@@ -290,5 +289,5 @@ def _limit(plan: Plan, made: Prediction, replica: Plan, critical: int) -> str:
 
 
 def plan_hash(plan: Plan) -> str:
-    """What a measurement names its plan by."""
+    """The hash by which a measurement names its plan."""
     return content_hash(plan)

@@ -1,8 +1,8 @@
-"""A replica with every cost that its step is made of, and the step of all replicas together.
+"""A replica with all costs of its step, and the step of all replicas together.
 
-Every replica runs its own pipeline on its own micro-batches. Replicas that differ exchange the
-gradients of each part of the model, that lies in one stage of all of them, when the last of them
-has done its last backward of it, from the model's end to its beginning.
+Every replica runs its own pipeline on its own micro-batches. If replicas differ, they exchange the
+gradients of each part of the model (which is in one stage of each of them) after the last of them
+has finished its last backward, from the model's end to its beginning.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _stage_blocks(
 
 
 def _tail(plan: Plan, rank: int, graph: ModelGraph, group: DataGroup, backward_s: float) -> Tail:
-    """A rank's tail; of an exchange during the backward, what outlasts it."""
+    """A rank's tail; of an exchange during the backward, only the exposed part."""
     tail = tail_of(plan, rank, graph, group)
     if not group.stack.overlapped:
         return tail

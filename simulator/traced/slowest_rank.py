@@ -1,21 +1,21 @@
-"""Ranks that do the same work and do not take the same time.
+"""The slowest of ranks with equal work.
 
-Cores of one machine are not equally fast at every moment, and a step waits for the slowest of its
-ranks: at the exchange of gradients, at every cut of a pipeline, at every sum of tensor parallelism.
+The cores of a machine are not equally fast at every moment, and a step waits for its slowest rank:
+at the exchange of gradients, at every pipeline cut, and at every sum of tensor parallelism.
 
-In a pipeline, and where no steps were measured, a profile says how much slower than their mean the
-slowest of all its devices is (`Measurements.slowest`), whatever the work.
+In a pipeline, and without measured steps, a profile gives the slowest device's time relative to the
+mean of all devices (`Measurements.slowest`), for any work.
 
-In steps without a pipeline (`StepOverhead`) what all ranks have alike, waiting for cores, grows
-with the work; by how much the slowest is over their mean grows with the work's root, as sums of
-many small independent delays do; and what meeting takes is the same in every step. Measured on two
-cores of an EPYC (2026-11-23, 15 runs of a small Llama of 24 steps each): 1.0 % of the work for all
-ranks; the slower one 0.8, 1.7, 2.1, 2.0 and 2.2 ms over the mean in steps of 58, 118, 162, 295 and
-567 ms, an exponent of 0.42; meeting 0.3 to 1.4 ms, mean 1.0, whatever the step (with 1.0 ms the
-median errors of 12 and 15 modules run the same day are 8 and 13 %, without it 11 and 19 %).
+In steps without a pipeline (`StepOverhead`): waiting for cores, common to all ranks, is
+proportional to the work; the slowest rank's excess over the mean is proportional to the root of the
+work, like sums of many small independent delays; and synchronization takes a constant time per
+step. Measured on two cores of an EPYC (2026-11-23, 15 runs of a small Llama of 24 steps each): 1.0
+% of the work for all ranks; the slower one 0.8, 1.7, 2.1, 2.0 and 2.2 ms over the mean in steps of
+58, 118, 162, 295 and 567 ms, an exponent of 0.42; synchronization 0.3 to 1.4 ms, mean 1.0, for any
+step (with 1.0 ms the median errors of 12 and 15 modules run the same day are 8 and 13 %, without it
+11 and 19 %).
 
-Fewer ranks wait less for the slowest, as the largest of fewer draws from one normal distribution
-does.
+Fewer ranks wait less for the slowest: the largest of fewer draws from a normal distribution.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from simulator.memory.data_group import DataGroup
 
 
 def slowest_rank(group: DataGroup, work_s: float) -> float:
-    """Time of the slowest of a plan's ranks over that of their mean, of devices like those of
-    `group`; 1 for one rank, and where it was not measured.
+    """Time of the slowest of a plan's ranks over their mean, for devices like those of `group`; 1
+    for one rank, or without a measurement.
 
     work_s  of a step without a pipeline: a rank's forwards and backwards without recomputation
     """
@@ -49,6 +49,7 @@ def slowest_rank(group: DataGroup, work_s: float) -> float:
 
 @functools.cache
 def _expected_largest(count: int) -> float:
-    """Of so many draws from a standard normal distribution, within 4 % (Blom, Statistical Estimates
-    and Transformed Beta-Variables, 1958: the quantile of (n - 3/8) / (n + 1/4))."""
+    """Expected largest of `count` draws from a standard normal distribution, within 4 % (Blom,
+    Statistical Estimates and Transformed Beta-Variables, 1958: the quantile of (n - 3/8) / (n +
+    1/4))."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))

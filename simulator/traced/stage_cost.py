@@ -1,4 +1,4 @@
-"""What a virtual stage takes per micro-batch: blocks, their messages, the runtime around."""
+"""Cost of a virtual stage per micro-batch: blocks, their messages, and the pipeline runtime."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MESSAGE_ENDS = (0.7, 1.3)
 class StageCost:
     """Times of one virtual stage per micro-batch; intervals in seconds.
 
-    gather_s  exposed gathering of sharded parameters (ZeRO-3), part of forward and backward
-    runtime_s  of the pipeline runtime, part of forward and backward
-    weight_s  part of backward that is W, where the schedule splits it
-    slowest   by which all of it takes longer on the slowest of the plan's ranks
+    gather_s   part of forward and backward: exposed gathering of sharded parameters (ZeRO-3)
+    runtime_s  part of forward and backward: pipeline runtime
+    weight_s   part of backward: W, if the schedule splits it
+    slowest    factor on all of it for the slowest of the plan's ranks
     """
 
     forward: Interval

@@ -1,4 +1,4 @@
-"""What a rank does once per step: gradient exchange, parameter exchange and the optimizer."""
+"""Work of a rank once per step: gradient exchange, parameter exchange and the optimizer."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""The part of a block's backward that makes gradients of weights alone: its `W`, beside its `I`.
-
-Where the block was measured with its backward split (BlockPoint.weight_share), that. Else its ops
-tell, as our executor splits them (executor/split_backward.py). A product is of a weight where what
-it writes is as large as one of its module's parameters and has that parameter's two last
-dimensions; the gradient of a linear layer's input is [rows, in], that of its weight [out, in] (or
-[in, out]). Where both are alike, rows being as many as out or in, they cost the same, and each of
-the parameter's forward products counts for one. Beside products: sums that write the bias of one,
-and gradients of embeddings. Of a convolution's backward, which torch traces as one op, W is what is
-as much work as the forward. A norm's weights are made with I.
-"""
+"""The part of a block's backward that computes weight gradients (`W`); the rest is `I`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Values that planner, executor and commands exchange."""

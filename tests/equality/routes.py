@@ -27,8 +27,8 @@ from shardwright.cli import app
 from shardwright.commands.tables.predict_modules import predicted_modules
 from shardwright.commands.tables.predict_runs import predicted_runs, row_of
 from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.opened_plan import write_layout
-from shardwright.requests.places import local_profile
 from shardwright.requests.planned_step import PlannedStep
 from shardwright.requests.provenance import provenance
 from shardwright.runs.complete import complete_run

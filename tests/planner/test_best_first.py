@@ -27,12 +27,12 @@ def searched(rows, calls, family=lambda at: at, further=None, **options):
         _, solved, value = rows[at]
         if value is not None and solved < search.best:
             search.offer(family(at), (value,), at)
-        search.looked_at(math.inf if value is None else solved)
+        search.count_refined(math.inf if value is None else solved)
 
     with search.until_the_end():
         rest = search.explore(sorted((row[0], at, at) for at, row in enumerate(rows)), opened)
         if further is not None:
-            search.look_further(rest, opened, **further)
+            search.open_runners_up(rest, opened, **further)
     return search
 
 
@@ -84,7 +84,7 @@ def test_runners_up_come_from_other_families():
         search.offer(at // 2, (values[at],), at)
 
     rest = search.explore([(value, at, at) for at, value in enumerate(values)], opened)
-    search.look_further(
+    search.open_runners_up(
         rest, opened, runners_up=2, most=9, worth=lambda at: at // 2 not in search.found
     )
     assert [rank[0] for rank, _ in search.ranked()] == [1.0, 3.0, 5.0]
@@ -126,7 +126,7 @@ def test_an_inner_exploration_ends_with_the_bound_of_its_candidate():
     search = BestFirst(clock=ticking(), time_limit_s=3.5)
 
     def outer(at):
-        search.explore([(5.0, 0, 0), (6.0, 1, 1)], lambda inner: search.looked_at())
+        search.explore([(5.0, 0, 0), (6.0, 1, 1)], lambda inner: search.count_refined())
 
     with search.until_the_end():
         search.explore([(1.0, 0, 0), (2.0, 1, 1)], outer)
@@ -150,7 +150,7 @@ def test_an_interrupt_keeps_the_best_so_far():
         if at == 1:
             raise KeyboardInterrupt
         search.offer(at, (5.0,), at)
-        search.looked_at(1.0)
+        search.count_refined(1.0)
 
     with search.until_the_end():
         search.explore([(1.0, 0, 0), (1.1, 1, 1)], opened)

@@ -10,8 +10,8 @@ import pytest
 
 from profiles.errors import InputError
 from shardwright.options.plan_options import PlanOptions
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.named_model import described_of
-from shardwright.requests.places import local_profile
 from shardwright.requests.plan_request import plan_batch, plan_request
 from shardwright.requests.usual_batch import usual_batch
 from shardwright.runs.whole_run import whole_run, whole_runs

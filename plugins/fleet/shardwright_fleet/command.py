@@ -24,7 +24,7 @@ from shardwright.console.output import (
     tell_price,
     write_or_print,
 )
-from shardwright.requests.places import answer_cache
+from shardwright.requests.local_paths import answer_cache
 from shardwright.requests.provenance import provenance
 
 EXAMPLES = (

@@ -1,4 +1,4 @@
-"""The entries of a file of runs and clusters (fleet_file.py), as they are written."""
+"""The entries of a file of runs and clusters (file.py), before they are parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a phase of a run takes on some nodes: `step_on`, by the search over layouts, `phase_of`.
+"""Step time and duration of a phase of a run on a number of nodes: `step_on`, by the search over
+layouts, and `phase_of`.
 
 The step is that of the best layout of the frameworks asked for (`shardwright plan --stack`) and the
 same for all phases of a model, length and batch; the time of the whole phase is that of

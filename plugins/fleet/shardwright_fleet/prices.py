@@ -1,4 +1,4 @@
-"""What every phase of a fleet takes on every number of nodes: kept from before, or searched."""
+"""Duration and cost of every phase of a fleet on every number of nodes, cached or searched."""
 
 from __future__ import annotations
 

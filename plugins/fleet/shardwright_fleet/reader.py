@@ -1,4 +1,4 @@
-"""`FleetReader`: the entries of a file (fleet_entries.py) as a `FleetQuestion`."""
+"""`FleetReader`: converts the entries of a file (entries.py) to a `FleetQuestion`."""
 
 from __future__ import annotations
 

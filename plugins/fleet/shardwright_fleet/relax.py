@@ -1,4 +1,4 @@
-"""Why hard deadlines cannot be kept, and the smallest changes that let them be kept."""
+"""Why hard deadlines cannot be kept, and the smallest changes with which they can."""
 
 from __future__ import annotations
 

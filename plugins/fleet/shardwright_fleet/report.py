@@ -1,4 +1,4 @@
-"""What `fleet` prints: the schedule, a Gantt chart of characters, clusters, what to buy next."""
+"""Terminal report of `fleet`: the schedule, a text Gantt chart, clusters, what to buy next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`solve_question`: a fleet priced, solved, and what more devices would bring."""
+"""`solve_question`: prices and schedules a fleet, and computes the gain of more devices."""
 
 from __future__ import annotations
 

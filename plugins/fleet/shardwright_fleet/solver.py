@@ -1,4 +1,4 @@
-"""`solve_fleet`: who gets which nodes and when, by OR-tools CP-SAT, with its bound for every level.
+"""`solve_fleet`: the nodes and times of each run, by OR-tools CP-SAT, with a bound for each goal.
 
 Of each phase every choice is an optional interval, exactly one of which is present; on every pool
 the nodes of the intervals add up to no more than it has (a cumulative constraint). The levels are

@@ -8,7 +8,7 @@ from profiles.document import read_document
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
-from shardwright.requests.places import trace_cache
+from shardwright.requests.local_paths import trace_cache
 from shardwright_placements.op_graph.traced_op_graph import traced_op_graph
 from shardwright_placements.planning.shard_model import ShardQuestion, shard_model
 from shardwright_placements.running.launch_sharding import run_sharding as launch

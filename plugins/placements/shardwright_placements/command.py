@@ -14,8 +14,8 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import parse_quantity
 from shardwright.console.flags import Json, Local, Model, Precision, Seq
 from shardwright.console.output import Heartbeat, need_room_for, note, print_json, show
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.named_model import import_from_here, sample_of
-from shardwright.requests.places import local_profile
 from shardwright.requests.provenance import provenance
 from shardwright_placements.sharding_file import OP_SHARDING_SCHEMA
 

@@ -1,4 +1,4 @@
-"""What `shard` and the run of its file print."""
+"""Terminal reports of `shard` and of the run of a sharding file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The file that says how each op of a model lies on a device mesh: made by `shard`, run by `run`.
+"""The sharding file: the placements of each op on a device mesh, written by `shard` and run by
+`run`.
 
 Placements are written as DTensor prints them (torch.distributed.tensor): `R` replicated, `S(1)`
 split along dim 1, `P` partial sums; one per axis of the mesh, outermost first. Of every tensor the

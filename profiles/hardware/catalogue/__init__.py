@@ -1,0 +1,1 @@
+"""Devices, links and clusters, as values and files."""

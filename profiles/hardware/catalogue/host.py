@@ -67,7 +67,7 @@ def host_of(device: str) -> Host:
     file = _files().get(name)
     if file is None:
         raise InputError(
-            f"the host memory of {name} is unknown, so nothing can be offloaded: describe its host "
+            f"the host of {name} is unknown, so nothing can be offloaded: describe its host "
             "in profiles/data/hosts, or leave out --optimizer-offload and --activation-offload"
         )
     return file

@@ -1,0 +1,1 @@
+"""Power of nodes and carbon of power grids."""

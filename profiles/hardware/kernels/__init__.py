@@ -1,0 +1,1 @@
+"""Measured speeds of kernels and collectives."""

@@ -1,0 +1,1 @@
+"""Prices of renting and of owning devices."""

@@ -1,0 +1,1 @@
+"""Fake tensors: shapes without storage."""

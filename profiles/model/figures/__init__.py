@@ -1,0 +1,1 @@
+"""A transformer by its sizes: from a configuration or a trace."""

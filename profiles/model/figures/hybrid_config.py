@@ -89,7 +89,7 @@ def _of_mamba(config: Mapping[str, Any], where: str) -> HybridLayers:
             f"{', '.join(sorted(set(_NEMOTRON_BLOCKS.values())))}"
         )
     if not kinds.count("mamba") or not kinds.count("attention"):
-        raise ModelError(f"{where}: a hybrid has layers of mamba and of attention")
+        raise ModelError(f"{where}: a hybrid needs both mamba and attention layers")
     return HybridLayers(
         num_layers=len(kinds),
         state=StateSpace(

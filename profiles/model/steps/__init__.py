@@ -1,0 +1,1 @@
+"""Traced steps of modules, kernel by kernel."""

@@ -1,0 +1,1 @@
+"""Requests of `size`: from flags to answers."""

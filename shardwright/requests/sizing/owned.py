@@ -1,4 +1,4 @@
-"""Devices that one owns beside those that would be rented: one job on both, or a job on each."""
+"""Owned devices in addition to rented ones: one job on both, or a job on each."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PARTS, _GRADIENT_BYTES = 32, 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedOption:
-    """A way to use both: days of the run that was asked for, tokens a day of all jobs together, and
-    dollars of what is rented; None where there is none, and `why` then says so."""
+    """A way to use both: days of the requested run, tokens per day of all jobs together, and
+    dollars of the rented part; None with the reason in `why`."""
 
     title: str
     days: float | None = None
@@ -62,10 +62,10 @@ def owned_cluster(text: str) -> Cluster:
 def owned_beside(
     text: str, sized: Sized, *, clock: Callable[[], float], limit_s: float = _LIMIT_S
 ) -> OwnedBeside | None:
-    """The run on rented devices alone, on owned ones alone, a job on each, and one job on both.
+    """The run on rented devices only, on owned ones only, a job on each, and one job on both.
 
-    The steps are those of the run's framework. `limit_s` ends all searches together. None without
-    an answer.
+    Steps are those of the run's framework. `limit_s` limits all searches together. None without an
+    answer.
     """
     best = sized.answer.best
     if best is None:
@@ -118,11 +118,11 @@ def owned_beside(
 def _mixed(
     sized: Sized, owned: Cluster, solver: LayoutSolver, alone: PricedLayout | None
 ) -> OwnedOption:
-    """One job on all devices, or why there is none.
+    """One job on all devices, or why it is impossible.
 
-    Replicas on each type have a layout of their own and a share of the batch, in 32nds, such that
-    neither waits much for the other; then both exchange their sums of the gradients over the slower
-    of the two networks (_exchange_s).
+    Replicas on each type have a separate layout and a share of the batch, in 32nds, so that neither
+    waits long for the other. Then both exchange their gradient sums over the slower of the two
+    networks (_exchange_s).
     """
     best = sized.answer.best
     assert best is not None
@@ -160,7 +160,7 @@ def _mixed(
 
 def _exchange_s(side: PricedLayout | None) -> float:
     """Seconds in which a device sends its share of the summed gradients, without overlap: the parts
-    exchange what the ranks of each have summed and share."""
+    exchange the sums of their ranks."""
     if side is None or side.run.lora:
         return 0.0
     run = side.run

@@ -1,6 +1,6 @@
-"""The devices of a sized run bought instead of rented: what the run would cost, and from when.
+"""Buying the devices of a sized run instead of renting them: cost of the run, and break-even.
 
-Purchase, network and staff come from a file of owning (docs/prices.md).
+Purchase, network and staff come from a file of ownership costs (docs/prices.md).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from simulator.values.prediction import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseThatPays:
-    """Part of the calendar from which on owning is the cheaper; above 1: never.
+    """Share of the calendar from which owning is cheaper; above 1: never.
 
-    high  None where the cheapest rent is below the power alone, so that no use pays
+    high  None if the cheapest rent is below the cost of power, so that owning is never cheaper
     """
 
     value: float
@@ -33,13 +33,15 @@ class UseThatPays:
 class OwningBeside:
     """Buying the devices of the answer.
 
-    purchase_usd    of all, with their network;  years  over which that is written off
-    usd_per_hour    of a device that is used all the time, power with it
-    run_usd         of the run at that;  rent_usd  of renting it; None without a price
-    use             from which on owning is the cheaper; None without a price, and where the rent
-                    is below the power alone
-    runs            such runs one after the other that pay for the purchase; None where none do
-    words           what of the inputs is usual, with its source
+    purchase_usd  of all, including their network
+    years         of depreciation
+    usd_per_hour  of a device in continuous use, including power
+    run_usd       of the run at that
+    rent_usd      of renting it; None without a price
+    use           from which owning is cheaper; None without a price, and if the rent is below the
+                  cost of power
+    runs          number of such runs after which the purchase pays; None if it never does
+    words         assumed inputs, with sources
     """
 
     device: str
@@ -55,7 +57,7 @@ class OwningBeside:
 
 
 def owning_beside(owning: Owning, sized: Sized) -> OwningBeside | None:
-    """What a file of owning (docs/prices.md) says of the best run; None without an answer."""
+    """Ownership costs (docs/prices.md) of the best run; None without an answer."""
     best = sized.answer.best
     if best is None:
         return None

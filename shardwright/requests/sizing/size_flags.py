@@ -1,4 +1,4 @@
-"""What `size` is given, as typed, read into values; everything wrong is told at once."""
+"""Flags of `size` as values; all errors are reported together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_DEVICES = 32768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """From the first to the last, both in it."""
+    """From the first to the last, inclusive."""
 
     first: int
     last: int
@@ -41,7 +41,7 @@ class NamedDevice:
 
     @property
     def is_file(self) -> bool:
-        """Whether it names a cluster file."""
+        """Whether it is the path of a cluster file."""
         return self.name.endswith((".toml", ".json"))
 
 
@@ -49,14 +49,15 @@ class NamedDevice:
 class SizeFlags:
     """The flags of `size` as values.
 
-    on            () for the devices of most providers
-    tokens        None where they are the unknown;  optimal_tokens  those of a scaling law
-    deadline_s, budget_usd, nodes, devices   None where not given
-    batches       sequences per step; () for the usual one
-    price         a kind of price, or US dollars per device-hour
-    network       a link of the catalogue between nodes; "" for each device's usual one
-    base_precision, optimizer   what frozen weights and optimizer states are kept in
-    expert_imbalance, lengths   of the data, as RequestedOptions has them
+    on                      () for the devices of most providers
+    tokens                  None if unknown
+    optimal_tokens          those of a scaling law
+    deadline_s, budget_usd, nodes, devices  None if not given
+    batches                 sequences per step; () for the usual one
+    price                   a kind of price, or US dollars per device-hour
+    network                 a link of the catalog between nodes; "" for each device's usual one
+    base_precision, optimizer  types of frozen weights and of optimizer states
+    expert_imbalance, lengths  of the data, as in RequestedOptions
     """
 
     model: str
@@ -93,7 +94,7 @@ _UNREAD -= set(_READ)
 
 
 class SeveralErrors(InputError):
-    """All that is wrong with a question; `said` one by one."""
+    """All errors of a request; `said` lists them."""
 
     def __init__(self, said: Sequence[str]) -> None:
         super().__init__("; ".join(said))
@@ -101,13 +102,13 @@ class SeveralErrors(InputError):
 
 
 class Faults:
-    """What is wrong, gathered."""
+    """Collects errors."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
     def read(self, read: Callable[[], T], otherwise: T) -> T:
-        """What `read` gives, or `otherwise` where that is an error, which is kept."""
+        """The result of `read`, or `otherwise` if it raises an error, which is collected."""
         try:
             return read()
         except ShardwrightError as error:
@@ -115,7 +116,7 @@ class Faults:
             return otherwise
 
     def end(self) -> None:
-        """Raises SeveralErrors with all that was kept."""
+        """Raises SeveralErrors with all collected errors."""
         if self.said:
             raise SeveralErrors(self.said)
 
@@ -146,7 +147,7 @@ def size_flags(options: SizeOptions) -> SizeFlags:
 
 
 def contradictions(read: SizeFlags, options: SizeOptions) -> list[str]:
-    """What cannot be meant together."""
+    """Flags that contradict each other."""
     said = []
     tokens, limits = options.tokens, (options.deadline, options.budget)
     if phases_twice := read.phases is not None and bool(tokens):

@@ -60,9 +60,9 @@ _DAYS_SOURCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRequest:
-    """A request, the assumptions in place of flags, and the devices that were left out.
+    """A request, its assumptions, and the devices that were left out.
 
-    usual_deadline  the deadline is the default: without an answer it is left out
+    usual_deadline  the deadline is the default: it is dropped if nothing meets it
     """
 
     question: SizeQuestion
@@ -74,10 +74,10 @@ class SizeRequest:
 def size_request(
     flags: SizeFlags, *, today: str, dataset_tokens: float | None = None
 ) -> SizeRequest:
-    """The question of the flags.
+    """The search problem of the flags.
 
-    today            an ISO day, for the age of prices
-    dataset_tokens   that are kept, where they are not those of the question (phases)
+    today           ISO day, for the age of prices
+    dataset_tokens  stored, if they differ from the trained tokens (phases)
 
     Raises InputError, UnknownNameError, DocumentError.
     """
@@ -206,7 +206,7 @@ def _choices(
 
 
 def _of_file(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
-    """The devices of a cluster file: all of its nodes, or as many as --nodes or --devices say."""
+    """The devices of a cluster file: all nodes, or as many as --nodes or --devices give."""
     cluster = get_cluster(named.name)
     if len(cluster.groups) > 1:
         raise InputError(f"--on {named.name}: `size` takes clusters of one type of node")
@@ -343,7 +343,7 @@ def _number(text: str) -> float | None:
 
 
 def _trains_in(choice: StackChoice, precision: str) -> bool:
-    """Whether a framework has the precision, if not all frameworks have it."""
+    """Whether a framework has the precision, unless all frameworks have it."""
     rules = load_framework(choice.name).rules
     return precision not in LOW_PRECISIONS or precision in rules.precisions
 
@@ -426,7 +426,7 @@ def _ours(flags: SizeFlags) -> bool:
 
 
 def _most_axes(name: str) -> tuple[int, str]:
-    """Frameworks with the most to choose first: what they find prunes the others."""
+    """Frameworks in order of decreasing choices: their results prune the others."""
     rules = load_framework(name).rules
     return (-len(rules.axes), name)
 

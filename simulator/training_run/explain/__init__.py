@@ -1,0 +1,1 @@
+"""Explanations of a predicted run, and its prediction as a value."""

@@ -1,0 +1,1 @@
+"""Uncertainty of the fitted coefficients, and recalibration."""

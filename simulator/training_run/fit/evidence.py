@@ -1,4 +1,4 @@
-"""On how many published runs a described run's coefficients rest: its framework, on its device."""
+"""Number of published runs behind a run's coefficients: of its framework, on its device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a predicted step time may lie from a measured one.
+"""The uncertainty of a predicted step time, from the fit.
 
 The variance of the logarithm of measured over predicted is the sum of the parts of the fitted model
 (evidence/coefficient_fit.py): the uncertainty of the common coefficients (to first order, slopes x

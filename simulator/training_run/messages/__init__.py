@@ -1,0 +1,1 @@
+"""Messages of a run: sizes, groups, links and times."""

@@ -1,0 +1,1 @@
+"""A run to predict: layout, model, device and options."""

@@ -1,0 +1,1 @@
+"""The step time of layouts: features, coefficients and terms."""

@@ -1,4 +1,4 @@
-"""How long a described run's pipeline idles, from its schedule's own timeline.
+"""Idle time of a layout's pipeline, from its schedule's timeline.
 
 Passes are in the proportions of the kernels' surfaces, before any coefficient: only their ratios
 count here.

@@ -1,4 +1,4 @@
-"""Slopes of described runs' step times: what part of a step follows each of its coefficients."""
+"""Slopes of step times: the share of a step that is proportional to each coefficient."""
 
 from __future__ import annotations
 

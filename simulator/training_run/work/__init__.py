@@ -1,0 +1,1 @@
+"""Work of a device: matmuls, attention, memory passes."""

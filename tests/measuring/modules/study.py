@@ -24,7 +24,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import trace_model
 from shardwright.analysis.comparison import compare_run
-from shardwright.requests.places import trace_cache
+from shardwright.requests.local_paths import trace_cache
 from simulator.traced.predict import predict
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import PLAN_SCHEMA

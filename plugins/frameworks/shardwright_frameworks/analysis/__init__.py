@@ -1,0 +1,1 @@
+"""Comparison of logs and measured links with predictions."""

@@ -1,0 +1,1 @@
+"""Single changes of an imported run, and the options that make them."""

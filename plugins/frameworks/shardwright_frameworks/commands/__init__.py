@@ -1,0 +1,1 @@
+"""Commands of the plug-in, one per file."""

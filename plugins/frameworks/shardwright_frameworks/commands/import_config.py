@@ -39,7 +39,8 @@ def import_config(
     command: Annotated[
         str | None,
         typer.Option(
-            "--command", help="an expanded command line instead of a script; CONFIG: its folder"
+            "--command",
+            help="a command line (variables expanded) instead of a script; CONFIG: its folder",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", help="file to write")] = None,

@@ -1,0 +1,1 @@
+"""Training logs: steps and steady step time."""

@@ -1,0 +1,1 @@
+"""Findings on configurations: faults, memory and speed."""

@@ -1,0 +1,1 @@
+"""Terminal reports of the plug-in."""

@@ -1,0 +1,1 @@
+"""Requests of the commands: files in, checked values out."""

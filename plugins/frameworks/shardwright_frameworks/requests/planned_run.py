@@ -16,9 +16,9 @@ from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_d
 from profiles.model.figures.described_model import describe_model
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
+from shardwright.requests.local_paths import local_profile, trace_cache
 from shardwright.requests.named_model import import_from_here
 from shardwright.requests.opened_plan import OpenedPlan
-from shardwright.requests.places import local_profile, trace_cache
 from shardwright_frameworks.exports.values.planned_run import (
     PlannedRun,
     PlannedStage,

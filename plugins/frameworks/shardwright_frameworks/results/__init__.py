@@ -1,0 +1,1 @@
+"""Results of the Python functions of the plug-in."""

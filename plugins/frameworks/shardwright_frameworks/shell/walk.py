@@ -57,7 +57,7 @@ class Commands(Protocol):
 
 
 class Walk:
-    """One pass over tokens; `block` reads up to a word that ends it."""
+    """One pass over the tokens of a script, with the commands of its branches and loops."""
 
     def __init__(
         self, tokens: Sequence[Token], scope: Scope, commands: Commands, depth: int = 0

@@ -1,0 +1,1 @@
+"""Profiles and benchmarks: traces, memory snapshots, nccl-tests."""

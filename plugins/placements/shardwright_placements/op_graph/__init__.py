@@ -1,0 +1,1 @@
+"""The op graph of a traced model."""

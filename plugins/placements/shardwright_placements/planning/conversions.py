@@ -1,4 +1,4 @@
-"""The changes of placements that chosen strategies need between ops, priced and in order."""
+"""The changes of placements between ops with chosen strategies, with costs, in order."""
 
 from __future__ import annotations
 

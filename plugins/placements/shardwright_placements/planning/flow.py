@@ -1,4 +1,4 @@
-"""How a tensor lies on the axes of a device mesh, forward, and its gradient backward.
+"""Placements of a tensor on the axes of a device mesh, forward, and of its gradient, backward.
 
 Placements are DTensor's (torch.distributed.tensor): `R` replicated, `S(d)` split along dim d, `P`
 partial sums. The gradient's placement follows from what the tensor is used for: of a tensor that

@@ -1,4 +1,4 @@
-"""The loops of an op: the ways in which its work can be cut.
+"""The loops of an op: the dimensions along which its work can be split.
 
 A loop is an index that the op's work runs over, with the dim of each input and output that it
 indexes (None: the tensor lacks it). Cutting it over the ranks of an axis splits the tensors that

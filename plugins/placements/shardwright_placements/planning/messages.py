@@ -1,4 +1,4 @@
-"""The collectives that placements call for: what a counter should see."""
+"""The collectives that placements require: the expected counts of a run."""
 
 from __future__ import annotations
 

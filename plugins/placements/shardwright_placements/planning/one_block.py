@@ -1,4 +1,4 @@
-"""One block of an op graph as a graph of its own."""
+"""One block of an op graph as a separate graph."""
 
 from __future__ import annotations
 

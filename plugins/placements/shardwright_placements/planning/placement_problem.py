@@ -1,4 +1,4 @@
-"""The problem of an op graph: nodes with strategies, priced singly and in pairs.
+"""The optimization problem of op placements: nodes with strategies, node costs and edge costs.
 
 A node is an op, or the uses of a tensor: the set of layouts into which the tensor is brought for
 its readers in one block, so that a form that several readers need is made, and held, once. Repeated

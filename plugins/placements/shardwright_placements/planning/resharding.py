@@ -1,4 +1,4 @@
-"""What it costs to change a tensor's placements, forward and backward.
+"""The cost of changing a tensor's placements, forward and backward.
 
 On one axis: S to R is an all-gather, P to R an all-reduce, P to S a reduce-scatter, S to another S
 an all-to-all; R to S is a slice and anything to P a padding with zeros, both free of communication

@@ -1,4 +1,4 @@
-"""The question of `shard`: a traced model or one of its blocks on a mesh; and its answer."""
+"""`shard_model`: the best placements for a traced model, or one of its blocks, on a mesh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reads which tensor, and in which layouts it may be brought for its readers."""
+"""The readers of each tensor, and the layouts in which it may be converted for them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Runs of a sharding file, compared with the unsplit model."""

@@ -1,4 +1,4 @@
-"""Counting the collectives that really happen: kinds, axes and bytes, by phase."""
+"""Count the collectives of a run: kinds, axes and bytes, by phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses and normalisations whose sums run over ranks."""
+"""Losses and normalizations with sums over ranks."""
 
 from __future__ import annotations
 

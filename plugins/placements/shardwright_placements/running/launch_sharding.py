@@ -1,4 +1,4 @@
-"""Launching a file of placements: torchrun with a process per device of the mesh.
+"""Launch a sharding file: torchrun with one process per device of the mesh.
 
 This file imports no torch.
 """

@@ -1,4 +1,4 @@
-"""An op on a rank's parts: the model's own call, and those calls that need more than that.
+"""Run an op on a rank's parts: the op itself, and special cases that need more.
 
 Most calls are made as they are on local tensors: the planner cuts them only along dims over which
 they are independent or linear. The others are listed in KERNELS: shapes in arguments, biases that

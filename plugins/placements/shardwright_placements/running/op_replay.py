@@ -1,4 +1,4 @@
-"""Running a model op by op in the placements of a file: every op on a rank's parts.
+"""Run a model op by op in the placements of a file, each op on a rank's parts.
 
 The traced calls are made again in their order (op_graphs/op_calls.py). What an op reads is
 brought into the layouts that the file says, what it makes is checked to be the part that the file

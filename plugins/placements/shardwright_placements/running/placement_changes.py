@@ -1,4 +1,4 @@
-"""Tensors between placements: each planned change by DTensor, forward and backward.
+"""Apply the planned changes of placements with DTensor, forward and backward.
 
 DTensor's own way between two placements may be another than the planned one, so every step changes
 one axis and is asked for by itself. What DTensor refuses or does otherwise is done here: anything

@@ -1,4 +1,4 @@
-"""Rows that move between ranks: the dispatch of experts, and products whose groups are uneven.
+"""Exchange of rows between ranks: dispatch of experts, and products with groups of unequal size.
 
 Placements split rows evenly; routing does not. The product of experts therefore moves rows at the
 borders to the ranks that hold their experts and back. Those messages are not of the plan, which

@@ -1,4 +1,4 @@
-"""A model run in the placements of a file, beside one process: values, gradients, collectives.
+"""Run a sharded model and the unsplit model, and compare values, gradients and collectives.
 
 torchrun starts `python -m shardwright_placements.running.shard_check FILE` as every rank.
 """

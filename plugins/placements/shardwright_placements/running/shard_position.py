@@ -1,4 +1,4 @@
-"""Where a rank stands on a device mesh, and which part of a tensor that makes its own."""
+"""A rank's position on a device mesh, and its part of a tensor."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Solvers: one strategy per node at least cost within a memory limit."""

@@ -1,4 +1,4 @@
-"""A smaller graph with the same optimum: nodes that determine each other become one.
+"""Reduce the graph without changing the optimum: merge nodes that determine each other.
 
 Most edges of a sharded model forbid all pairs but a matching (an elementwise op follows its
 input). Exact steps, repeated until nothing changes:

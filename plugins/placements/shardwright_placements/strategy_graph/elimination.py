@@ -1,4 +1,4 @@
-"""The exact optimum without a memory limit: variables eliminated one after the other.
+"""The exact optimum without a memory limit, by variable elimination.
 
 Bertele and Brioschi, Nonserial Dynamic Programming (1972): a node is minimized out of the sum of
 the tables that contain it, which leaves a table over its neighbors; the order is greedy, the

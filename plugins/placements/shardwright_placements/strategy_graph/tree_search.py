@@ -1,4 +1,4 @@
-"""Cheap strategies in little time: annealing by moves on trees of nodes, with prices on memory.
+"""Fast heuristic: simulated annealing by moves on trees of nodes, with prices on memory.
 
 A move chooses anew, all at once, the strategies of an induced tree of the graph, all other nodes
 kept as they are, by dynamic programming (Hamze and de Freitas, "From Fields to Trees", UAI 2004).

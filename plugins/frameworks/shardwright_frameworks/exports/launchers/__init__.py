@@ -1,0 +1,1 @@
+"""Launchers of an exported folder: Slurm, Kubernetes, Ray, SkyPilot."""

@@ -1,0 +1,1 @@
+"""Values shared by the writers of all frameworks."""

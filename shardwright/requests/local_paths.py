@@ -1,4 +1,4 @@
-"""Where Shardwright keeps things of its own: traces and answers, this machine's profile."""
+"""Paths of Shardwright's own files: caches of traces and answers, profile of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def trace_cache() -> Path:
 
 
 def answer_cache() -> Path:
-    """Folder of answers that were found before."""
+    """Folder of cached answers."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("shardwright")) / "answers"
