@@ -46,6 +46,6 @@ def size(
     )
     request = SizeOptions(model=model, on=on, **from_keywords(SizeOptions, options))
     if is_list(model):
-        tried = largest_model(request, models_of(model), solver.solve)
+        tried = largest_model(request, models_of(model), solver)
         return as_result(SizeResult, tried[-1].sized)
     return as_result(SizeResult, solver.solve(size_flags(request)))

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -22,10 +19,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "shardwright.cli",
-        *(
-            f"shardwright.commands.{name}"
-            for name in ("plan", "plan_many", "predict", "shard", "sweep")
-        ),
+        *(f"shardwright.commands.{name}" for name in ("plan", "plan_many", "predict", "sweep")),
         "shardwright.api",
         "shardwright.reports.terminal",
         "planner.blocks.block_search",
@@ -55,31 +49,6 @@ def forked(
     )
     process.start()
     return process
-
-
-def run_main(
-    main: Callable[[], None],
-    *arguments: str,
-    cwd: Path,
-    environment: Mapping[str, str],
-    timeout_s: float = 300.0,
-) -> subprocess.CompletedProcess[str]:
-    """What a program's `main` says and how it exits, given a command line."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "stdout", Path(folder) / "stderr"
-        process = forked(_main, main, arguments, output=output, environment=environment, cwd=cwd)
-        process.join(timeout_s)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(arguments, timeout_s)
-        said, complained = (path.read_text(encoding="utf-8") for path in output)
-        return subprocess.CompletedProcess(arguments, process.exitcode, said, complained)
-
-
-def _main(main: Callable[[], None], arguments: tuple[str, ...]) -> None:
-    sys.argv = [main.__module__, *arguments]
-    main()
 
 
 def _call(

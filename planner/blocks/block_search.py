@@ -162,7 +162,7 @@ def _context(traced: Traced, cluster: Cluster, workload: Workload) -> LayoutCont
     scans = {b.label for b in graph.blocks if any(op.name == SCAN for op in b.forward_ops)}
     if scans:
         assumed.append(
-            f"the recurrence over tokens in {', '.join(sorted(scans))} is priced as one kernel "
+            f"the recurrence of {', '.join(sorted(scans))} is priced as one kernel "
             "(install mamba-ssm or RWKV's CUDA kernel; transformers' own loop is far slower)"
         )
     return LayoutContext(

@@ -34,12 +34,14 @@ def answer_of(
     solver: LayoutSolver,
     seed: int = 0,
     runs: int = 2000,
+    relaxed: bool = True,
 ) -> SizeAnswer:
     """The best run over all device types, with its proof, or why there is none.
 
     search  function that searches the device types (`search_here`, or on workers)
     solver  of all further searches
     runs    number of simulations of each reported run
+    relaxed  where no run keeps the limits, include the smallest changes of limits that allow one
 
     Equal inputs give equal answers; the search time is left at 0.
     """
@@ -50,8 +52,8 @@ def answer_of(
         return SizeAnswer(
             status="infeasible",
             minimised=question.minimise,
-            relaxations=relaxations_of(question, search),
-            binds=memory_short(question, solver),
+            relaxations=relaxations_of(question, search) if relaxed else (),
+            binds=memory_short(question, solver) if relaxed else "",
             refused=refused,
             considered=considered,
         )
@@ -76,7 +78,7 @@ def answer_of(
     )
 
 
-def explained(
+def compared(
     question: SizeQuestion,
     found: tuple[SizedDevice, ...],
     answer: SizeAnswer,
@@ -85,15 +87,27 @@ def explained(
     seed: int = 0,
     runs: int = 2000,
 ) -> SizeAnswer:
-    """The answer with the compared frameworks, its Pareto front, the binding limit, and the gains
-    of one more node, dollar, GB/s, GiB and point of MFU."""
+    """The answer with the best run of each other compared framework."""
+    done = _ranked(found)
+    if not done:
+        return answer
+    return replace(answer, frameworks=_frameworks(question, done[0], solver, seed=seed, runs=runs))
+
+
+def explained(
+    question: SizeQuestion,
+    found: tuple[SizedDevice, ...],
+    answer: SizeAnswer,
+    solver: LayoutSolver,
+) -> SizeAnswer:
+    """The answer with its Pareto front, the binding limit, and the gains of one more node, dollar,
+    GB/s, GiB and point of MFU."""
     done = _ranked(found)
     if not done:
         return answer
     beside = runs_beside(question, done, solver)
     return replace(
         answer,
-        frameworks=_frameworks(question, done[0], solver, seed=seed, runs=runs),
         front=front_of(beside),
         gains=gains_of(question, done[0], solver),
         binds=binding_limit(question, done[0], beside),

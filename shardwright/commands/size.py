@@ -103,7 +103,7 @@ def size(
     )
     from shardwright.requests.sizing.owning_beside import owning_beside
     from shardwright.requests.sizing.size_flags import size_flags
-    from shardwright.requests.sizing.sized import SizeSolver
+    from shardwright.requests.sizing.sized import Detail, SizeSolver
 
     need_room_for(output)
     reports = ReportPaths(html=html, markdown=markdown, csv=csv, figure=figure)
@@ -121,25 +121,26 @@ def size(
     owning_read = None if owning is None else read_owning(owning)
     if owned:
         _need_owned(owned)
+    every = explain or json_output or reports.asked or output is not None or diff is not None
     solver = SizeSolver(
         clock=time.monotonic,
         today=datetime.date.today().isoformat(),
         limit_s=parse_quantity(time_limit, "time", where="--time-limit"),
         workers=workers or os.cpu_count() or 1,
         seed=seed,
+        detail=Detail.ALL if every else Detail.SUMMARY,
     )
     largest = ""
     with Heartbeat("sizing", quiet=quiet or json_output):
         if is_list(options.model):
             models = models_of(options.model)
-            tried = largest_model(options, models, solver.solve)
+            tried = largest_model(options, models, solver)
             largest, sized = largest_words(tried, len(models)), tried[-1].sized
             options = replace(options, model=tried[-1].model)
         else:
             sized = solver.solve(size_flags(options))
         others = [
-            solver.solve(size_flags(replaced(options, text)), explain=False)
-            for text in versus or ()
+            solver.of_best().solve(size_flags(replaced(options, text))) for text in versus or ()
         ]
         beside = _beside(owned, sized) if owned else None
         bought = None if owning_read is None else owning_beside(owning_read, sized)

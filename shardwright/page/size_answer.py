@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import time
+from dataclasses import replace
 
 from shardwright.analysis.size_details import size_details
 from shardwright.analysis.size_json import size_json
 from shardwright.page.page_answer import PageAnswer
 from shardwright.reports.brief.size_brief import size_brief
 from shardwright.requests.sizing.size_flags import SizeFlags
-from shardwright.requests.sizing.sized import Sized, SizeSolver
+from shardwright.requests.sizing.sized import Detail, Sized, SizeSolver
 
 _KEPT = 64
 # Time limit of a search in seconds, as on the command line.
@@ -40,7 +41,7 @@ def size_answer(flags: SizeFlags, *, today: str, explain: bool) -> PageAnswer:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _sized(flags: SizeFlags, today: str) -> Sized:
-    return _solver(today).solve(flags, explain=False)
+    return replace(_solver(today), detail=Detail.BEST).solve(flags)
 
 
 @functools.lru_cache(maxsize=_KEPT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from profiles.errors import ModelError, SlowTraceError
 from profiles.model.building.build import build_model, parameter_count
-from profiles.model.graph import SCAN, Op, OpKind, Phase
+from profiles.model.graph import SCAN, MatmulShape, Op, OpKind, Phase
 from profiles.model.loaders import ModelSpec, position_count, resolve_model
 from profiles.model.tracing.trace import trace_graph
 from profiles.model.tracing.trace_errors import refuse_long_loop
@@ -31,6 +32,15 @@ _JAMBA = {
     "mamba_d_state": 4,
     "mamba_dt_rank": 4,
     "pad_token_id": 0,
+}
+_MAMBA_2 = {
+    "architectures": ["Mamba2ForCausalLM"],
+    "model_type": "mamba2",
+    "hidden_size": 32,
+    "num_heads": 4,
+    "head_dim": 16,
+    "num_hidden_layers": 1,
+    "vocab_size": 64,
 }
 _RWKV = {
     "architectures": ["RwkvForCausalLM"],
@@ -74,6 +84,19 @@ def test_the_work_of_a_selective_scan(tmp_path: Path) -> None:
     scan = next(op for op in ops if op.name == SCAN)
     assert scan.written_bytes == 2 * 16 * 64 * 2
     assert 3 * scan.written_bytes < scan.read_bytes < 4 * scan.written_bytes
+
+
+def test_the_products_of_mamba_2(tmp_path: Path) -> None:
+    """Chunks of 8 tokens, 4 heads of 16, states of 8, 1 group: per element 8 within a chunk, 2 x 8
+    into and out of the states, 8 x 8 / (4 x 16) for the scores (arXiv 2405.21060, section 6)."""
+    config = {"chunk_size": 8, "state_size": 8, "n_groups": 1}
+    graph = _trace(_model({**_MAMBA_2, **config}, tmp_path), 32)
+    ops = [op for block in graph.blocks for op in (*block.forward_ops, *block.backward_ops)]
+    shapes = {op.name: op.matmul for op in ops if op.name.startswith(SCAN)}
+    forward = MatmulShape(batch=2 * 4 * 4, m=8, n=16, k=8 + 2 * 8 + 1)
+    assert shapes == {SCAN: forward, f"{SCAN}_backward": replace(forward, k=3 * 25)}
+    (scan,) = (op for op in ops if op.name == SCAN)
+    assert scan.work_flop == 2 * 32 * 8 * 16 * 25
 
 
 def _op(name: str) -> Op:
@@ -149,7 +172,8 @@ class Nested(nn.Module):
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
         out: Tensor = self.second(self.first(batch["x"]) * batch["scale"])
-        return out + batch["more"][0]
+        more: Tensor = batch["more"][0]
+        return out + more
 
 
 def _batch() -> dict[str, Any]:
@@ -188,16 +212,7 @@ def test_inputs_without_a_tensor_are_refused() -> None:
 
 
 def test_infinite_numbers_as_transformers_writes_them_are_read(tmp_path: Path) -> None:
-    config = {
-        "architectures": ["Mamba2ForCausalLM"],
-        "model_type": "mamba2",
-        "hidden_size": 32,
-        "num_heads": 4,
-        "head_dim": 16,
-        "num_hidden_layers": 1,
-        "vocab_size": 64,
-        "time_step_limit": [0.0, {"__float__": "Infinity"}],
-    }
+    config = {**_MAMBA_2, "time_step_limit": [0.0, {"__float__": "Infinity"}]}
     built = build_model(_model(config, tmp_path), micro_batch=1, sequence_length=4)
     found: Any = built.module.config
     assert found.time_step_limit[1] == float("inf")

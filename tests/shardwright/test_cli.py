@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,23 +14,33 @@ import pytest
 import typer
 
 from profiles.document import write_document
-from shardwright.cli import app, main
+from shardwright.cli import _run, app
 from shardwright.plugins.plugin import plugin_commands
 from simulator.values.measurement import MEASUREMENT_SCHEMA
 from simulator.values.plan import PLAN_SCHEMA
-from tests.forked import run_main
 from tests.shardwright.hand_made import answer, run_of
 
 ROOT = Path(__file__).parents[2]
 PLAN_70B = ["plan", "llama-3.1-70b", "--global-batch", "1024", "--seq", "8192"]
 
 
-def shardwright(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), XDG_CACHE_HOME=str(CACHE))
-    return run_main(main, *arguments, cwd=cwd, environment=environment)
-
-
 CACHE = ROOT / ".pytest_cache" / "shardwright"
+
+
+def shardwright(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Exit status and output of a command in this process, which keeps what commands before it
+    imported and computed. Their processes: tests/fresh.py, tests/forked.py."""
+    status, out, err = 0, io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(CACHE))
+        patch.setattr(sys, "argv", ["shardwright", *arguments])
+        patch.chdir(cwd)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                _run()
+            except SystemExit as stop:
+                status = int(stop.code or 0)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 def test_the_surface_is_frozen() -> None:

@@ -2,17 +2,22 @@
 
 import json
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from profiles.errors import InfeasibleError, InputError, ToleranceError, UnknownNameError
+from shardwright.analysis.size_json import size_json
 from shardwright.cli import app
 from shardwright.options.size_options import SizeOptions
+from shardwright.reports.sizing.size_summary import size_summary
 from shardwright.requests.sizing.size_flags import size_flags
 from shardwright.requests.sizing.size_request import size_request
-from shardwright.requests.sizing.sized import phases_of
+from shardwright.requests.sizing.sized import Detail, SizeSolver, phases_of
+from tests.shardwright.test_size_money import text_of
 
 SMALL = ("size", "gpt2", "--seq", "1024", "--global-batch", "64", "--workers", "1", "-q")
 STACK = ("--stack", "megatron-core")
@@ -33,6 +38,15 @@ def typed(*arguments):
 
 def data_of(*arguments):
     return json.loads(typed(*SMALL, *STACK, *arguments, "--json"))
+
+
+SOLVER = SizeSolver(clock=time.monotonic, today="2026-11-27", limit_s=300.0)
+
+
+def best_of(**options):
+    """As data_of, of the best run alone."""
+    sized = SOLVER.of_best().solve(size_flags(SizeOptions(**options)))
+    return size_json(sized.question, sized.answer)
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +196,23 @@ def test_a_price_of_zero_is_refused():
     assert "more than 0 US dollars" in str(done.exception)
 
 
+def test_the_summary_shows_all_that_is_solved_for_it():
+    """And no more is: the front and what the next node brings are for --explain, JSON and files."""
+    options = SizeOptions(model="gpt2", on="h100-sxm", tokens="30B", nodes="1..3", seq=1024)
+    short = replace(SOLVER, detail=Detail.SUMMARY).solve(size_flags(options))
+    whole = SOLVER.solve(size_flags(options))
+    assert text_of(size_summary(short)) == text_of(size_summary(whole))
+    assert short.answer.frameworks
+    assert not short.answer.front
+    assert not short.answer.gains
+    assert whole.answer.front
+    assert whole.answer.gains
+
+
 def test_without_limits_no_run_of_years_is_proposed():
     """70 B parameters on 15 T tokens took 2,080 days on the fewest devices."""
     asked = ("size", "llama-3.1-70b", "--tokens", "15T", "--on", "h100-sxm", "-q", "--json")
-    found = json.loads(typed(*asked))
+    found = best_of(model="llama-3.1-70b", tokens="15T", on="h100-sxm")
     assert found["days"] <= 90
     assert found["deadline_days"] == 90
     assert "--deadline" in found["assumptions"][0]
@@ -203,7 +230,9 @@ def test_the_published_run_is_predicted_with_the_defaults_of_the_answer():
     asked = ("size", "llama-3.1-70b", "--on", "h100-sxm", "--nodes", "256", "--json", "-q")
     published = json.loads(typed(*asked, "--tokens", "1T"))["published"]
     assert published["run"]["device_hours"] == 6.4e6
-    again = json.loads(typed(*asked, "--tokens", "15T", "--minimise", "time"))
+    again = best_of(
+        model="llama-3.1-70b", on="h100-sxm", nodes="256", tokens="15T", minimise="time"
+    )
     hours = published["predicted_device_hours"]["value"]
     assert hours == pytest.approx(again["device_hours"], rel=1e-6)
     assert published["error"] == pytest.approx(hours / 6.4e6 - 1)

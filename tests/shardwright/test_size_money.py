@@ -23,7 +23,7 @@ from shardwright.reports.terminal_console import console
 from shardwright.requests.sizing.owned import owned_beside
 from shardwright.requests.sizing.owning_beside import owning_beside
 from shardwright.requests.sizing.size_flags import size_flags
-from shardwright.requests.sizing.sized import Sized, SizeSolver
+from shardwright.requests.sizing.sized import Detail, Sized, SizeSolver
 from simulator.goodput.reliability_inputs import DEFAULT
 from tests.shardwright.golden import FOLDER
 
@@ -56,8 +56,10 @@ GIVEN = SizeOptions(
 
 
 def solved(**flags: object) -> Sized:
-    solver = SizeSolver(clock=time.monotonic, today="2026-11-22", limit_s=60.0, runs=200)
-    return solver.solve(size_flags(replace(GIVEN, **flags)), explain=False)
+    solver = SizeSolver(
+        clock=time.monotonic, today="2026-11-22", limit_s=60.0, runs=200, detail=Detail.BEST
+    )
+    return solver.solve(size_flags(replace(GIVEN, **flags)))
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright import __version__
-from shardwright.cli import app, main
+from shardwright.cli import app
 from shardwright.requests.price_request import price_for
 from shardwright.requests.questions import Grid, Poser, questions_of, read_questions
 from shardwright.requests.solve_task import Task, job_of, solve_text, trace_task
@@ -46,7 +46,6 @@ from shardwright.sweeps.study_requests import study_requests
 from shardwright.sweeps.study_run import run_study
 from shardwright.sweeps.worker import WORKER, answer_text
 from simulator.training_run.framework.framework import load_stack
-from tests.forked import run_main
 from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.test_cli import CACHE, ROOT, shardwright
 from tests.shardwright.test_docs import fenced
@@ -280,7 +279,7 @@ def test_a_file_of_questions_with_faults_in_it(tmp_path: Path) -> None:
     ],
 )
 def test_flags_that_make_no_sweep(arguments: list[str], message: str, tmp_path: Path) -> None:
-    found = run_main(main, *arguments, cwd=tmp_path, environment=os.environ)
+    found = shardwright(*arguments, cwd=tmp_path)
     assert found.returncode == 2
     assert message in " ".join(found.stderr.split())
     assert list(tmp_path.iterdir()) == []

@@ -19,17 +19,16 @@ from planner.batch.folder_lock import folder_held
 from planner.batch.local_workers import local_workers
 from planner.batch.ray_workers import ray_workers
 from planner.batch.sweep import Workers
-from shardwright.cli import main
 from shardwright.requests.local_paths import local_profile
 from shardwright.sweeps.plan_columns import plan_command
 from shardwright.sweeps.study_file import read_study
 from shardwright.sweeps.study_requests import study_requests
 from shardwright.sweeps.study_run import StudyRun, run_study
 from shardwright.sweeps.worker import WORKER, answer_text
-from tests.forked import forked, run_main
+from tests.forked import forked
 from tests.shardwright.ray_nodes import ray_cluster_of_two
 from tests.shardwright.study_text import study_file
-from tests.shardwright.test_cli import CACHE
+from tests.shardwright.test_cli import CACHE, shardwright
 from tests.shardwright.test_sweep import skip_where_code_changed
 from tests.shardwright.workers_here import solve_here
 
@@ -125,7 +124,7 @@ def test_a_row_is_the_answer_of_its_own_command(
         key=lambda row: (row["usd_per_million"], row["question"]),
     )
     words = best["command"].replace("plan.json", str(tmp_path / "plan.json")).split()
-    done = run_main(main, *words[1:], "--no-cache", cwd=tmp_path, environment=os.environ)
+    done = shardwright(*words[1:], "--no-cache", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     single = json.loads((tmp_path / "plan.json").read_text())
     many = json.loads((folder / "plans" / f"question-{best['question']}.json").read_text())

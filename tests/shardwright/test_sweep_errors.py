@@ -14,21 +14,20 @@ import typer
 from planner.batch.folder_lock import folder_held
 from profiles.errors import DocumentError
 from profiles.hardware.prices.price_table import device_price
-from shardwright.cli import app, main
+from shardwright.cli import app
 from shardwright.commands.sweep import sweep as sweep_command
 from shardwright.reports.terminal_console import console
 from shardwright.sweeps.study_file import read_study
 from shardwright.sweeps.study_report import study_report
 from shardwright.sweeps.study_run import StudyRun
-from tests.forked import run_main
 from tests.shardwright.study_text import STUDY, study_file
-from tests.shardwright.test_cli import CACHE, ROOT
+from tests.shardwright.test_cli import ROOT, shardwright
 from tests.shardwright.test_sweep import skip_where_code_changed
 
 
 def typed(*arguments: str, cwd: Path) -> str:
     """What a command that ends with 2 says on stderr, its lines joined."""
-    done = run_main(main, "sweep", *arguments, cwd=cwd, environment=os.environ)
+    done = shardwright("sweep", *arguments, cwd=cwd)
     assert done.returncode == 2, done.stdout + done.stderr
     return " ".join(done.stderr.split())
 
@@ -102,10 +101,9 @@ def test_without_pyarrow_it_says_what_to_do() -> None:
 
 
 def test_the_report_is_short_and_json_has_the_counts(tmp_path: Path) -> None:
-    """The command as it is typed, with a worker process of its own."""
+    """The command as it is typed, with a worker process."""
     arguments = ("sweep", str(study_file(tmp_path)), "-o", "out", "--workers", "1", "--no-parquet")
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), XDG_CACHE_HOME=str(CACHE))
-    done = run_main(main, *arguments, cwd=tmp_path, environment=environment)
+    done = shardwright(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "32 questions, 24 have a plan, 8 infeasible." in done.stdout
     assert "0 of 18 answers were known before" in " ".join(done.stderr.split())
@@ -114,7 +112,7 @@ def test_the_report_is_short_and_json_has_the_counts(tmp_path: Path) -> None:
     assert price is not None
     # Whose price it is, of which kind and of which date.
     assert f"per device-hour: {price.words}" in " ".join(done.stdout.split())
-    again = run_main(main, *arguments, "--json", cwd=tmp_path, environment=environment)
+    again = shardwright(*arguments, "--json", cwd=tmp_path)
     found = json.loads(again.stdout)
     skip_where_code_changed()
     assert found["known_before"] == found["jobs"] == 18

@@ -121,6 +121,8 @@ class KnownValues:
         place, hides = _MASKING.get(name, (0, False))
         if name not in _MASKING or len(args) < 2:
             return None
+        if place < 0 and not all(isinstance(x, Tensor) for x in args[:2]):
+            return None  # a mask and a number
         masks = [args[place]] if place >= 0 else list(args[:2])
         known = [x for x in masks if isinstance(x, Tensor) and x in self]
         if len(known) != 1 or min(known[0].shape[-2:], default=0) < 2:

@@ -88,7 +88,7 @@ def _one_kernel(op: Op, args: Any, kwargs: Any, out: Any) -> DeviceKernel:
         written_bytes=op.written_bytes,
         channels_last=largest is not None and is_channels_last(largest),
     )
-    if op.name.startswith(SCAN):
+    if op.name.startswith(SCAN) and op.matmul is None:
         return replace(made, dtype="float32", work_flop=scan_flop(args))
     if op.matmul is not None:
         shape = op.matmul

@@ -15,6 +15,7 @@ from profiles.hardware.catalogue.device import ACROSS
 from profiles.model.fake_tensors.trace_fakes import tensors_in
 from profiles.model.graph import (
     RECURRENCES,
+    SCAN,
     AttentionShape,
     ConvShape,
     MatmulShape,
@@ -22,6 +23,7 @@ from profiles.model.graph import (
     OpKind,
     Phase,
 )
+from profiles.model.tracing.trace_scans import scan_flop, scan_products
 
 aten = torch.ops.aten
 
@@ -118,6 +120,8 @@ def describe_op(
     elif name in _MATMUL_NAMES:
         kind = OpKind.MATMUL
         matmul, flop = _matmul(func, name, args, kwargs, out)
+    elif name.startswith(SCAN) and (matmul := scan_products(args)) is not None:
+        kind, flop = OpKind.MATMUL, scan_flop(args)
     elif func._overloadpacket in flop_registry:
         kind = OpKind.MATMUL
         flop = _registered(func, args, kwargs, out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from profiles.errors import InputError, UnknownNameError
@@ -12,8 +11,8 @@ from profiles.units import format_count
 from shardwright.options.read_text import names
 from shardwright.options.size_options import SizeOptions
 from shardwright.requests.named_model import described_of
-from shardwright.requests.sizing.size_flags import SizeFlags, size_flags
-from shardwright.requests.sizing.sized import Sized
+from shardwright.requests.sizing.size_flags import size_flags
+from shardwright.requests.sizing.sized import Sized, SizeSolver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +46,11 @@ def models_of(text: str) -> tuple[str, ...]:
 
 
 def largest_model(
-    options: SizeOptions, models: tuple[str, ...], solve: Callable[[SizeFlags], Sized]
+    options: SizeOptions, models: tuple[str, ...], solver: SizeSolver
 ) -> tuple[Candidate, ...]:
     """The models from the largest down to the first that keeps the limits.
 
-    options  of the request, whose model is replaced;  solve  the answer of `size`
+    options  of the request, whose model is replaced
 
     Raises InputError if neither budget nor deadline limits the run, or if no tokens are given: then
     every model keeps the limits, with fewer tokens. Models must be transformers over tokens.
@@ -62,8 +61,11 @@ def largest_model(
     if first.tokens is None and not first.optimal_tokens:
         raise InputError("several models: give --tokens, for example optimal (scaling law)")
     answered: list[Candidate] = []
-    for parameters, model in _largest_first(models, first.seq):
-        sized = solve(size_flags(replace(options, model=model)))
+    ranked = _largest_first(models, first.seq)
+    for number, (parameters, model) in enumerate(ranked, start=1):
+        # What would fit is told of the smallest alone.
+        one = replace(solver, relaxed=solver.relaxed and number == len(ranked))
+        sized = one.solve(size_flags(replace(options, model=model)))
         answered.append(Candidate(model=model, parameters=parameters, sized=sized))
         if sized.answer.best is not None:
             break

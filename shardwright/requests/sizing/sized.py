@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
 
 from planner.layout.layout_question import LayoutSolver
@@ -12,7 +13,7 @@ from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_limits import Search
 from planner.sizing.size_phases import PHASES_SCHEMA, Phase, PhaseFile, stretch_of_phases
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.size_run import answer_of, explained, search_here
+from planner.sizing.size_run import answer_of, compared, explained, search_here
 from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError
@@ -29,6 +30,17 @@ from simulator.training_run.step.coefficients import shipped_coefficients
 # Rounds in which the other phases of a run are priced on what the longest one was given.
 _ROUNDS = 3
 _SETTLED = 2e-3
+
+
+class Detail(IntEnum):
+    """What is solved for an answer.
+
+    BEST     the best run, and that of each other type of device
+    SUMMARY  also the other compared frameworks and the published run (size_summary.py)
+    ALL      also fewer and more nodes, and what the next node, dollar, ... brings
+    """
+
+    BEST, SUMMARY, ALL = range(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +64,7 @@ class SizeSolver:
     today    ISO day, for the age of prices
     limit_s  of each search
     workers  processes on this machine, 1 for the current one only
+    relaxed  where no run keeps the limits, include the smallest changes of limits that allow one
     """
 
     clock: Callable[[], float]
@@ -60,21 +73,19 @@ class SizeSolver:
     workers: int = 1
     seed: int = 0
     runs: int = 2000
+    detail: Detail = Detail.ALL
+    relaxed: bool = True
 
-    def solve(self, flags: SizeFlags, *, explain: bool = True) -> Sized:
-        """The answer; raises InputError, UnknownNameError, DocumentError.
-
-        explain  include the Pareto front, the gains of one more node, dollar, ..., and the
-                 published run
-        """
-        sized = self._answered(flags, explain=explain)
-        published = published_run(flags) if explain else None
+    def solve(self, flags: SizeFlags) -> Sized:
+        """The answer; raises InputError, UnknownNameError, DocumentError."""
+        sized = self._answered(flags)
+        published = published_run(flags) if self.detail >= Detail.SUMMARY else None
         best = sized.answer.best
         if published is None or best is None:
             return sized
         flags = published_flags(flags, published, best.run.devices)
         try:
-            again = self._answered(flags, explain=False).answer.best
+            again = self.of_best()._answered(flags).answer.best
         except InputError:  # such as a framework that does not run on the published devices
             return sized
         if again is None:
@@ -82,7 +93,7 @@ class SizeSolver:
         beside = PublishedComparison(run=published, predicted_device_hours=again.device_hours)
         return replace(sized, published=beside)
 
-    def _answered(self, flags: SizeFlags, *, explain: bool) -> Sized:
+    def _answered(self, flags: SizeFlags) -> Sized:
         phases = None if flags.phases is None else phases_of(flags.phases)
         total = None
         if phases is not None:
@@ -96,14 +107,14 @@ class SizeSolver:
             )
         asked = size_request(flags, today=self.today, dataset_tokens=total)
         if phases is None or total is None:
-            sized = self._solved(asked, asked.question, explain=explain)
+            sized = self._solved(asked, asked.question)
             if sized.answer.best is None and asked.usual_deadline:
                 asked = _without_deadline(asked)
-                sized = self._solved(asked, asked.question, explain=explain)
+                sized = self._solved(asked, asked.question)
             return sized
         question = asked.question
         for _ in range(_ROUNDS):
-            sized = self._solved(asked, question, explain=False)
+            sized = self.of_best()._solved(asked, question)
             if sized.answer.best is None:
                 break
             solver = self._solver(math.inf)
@@ -112,7 +123,7 @@ class SizeSolver:
             question = replace(question, stretch=stretch)
             if settled:
                 break
-        sized = self._solved(asked, question, explain=explain)
+        sized = self._solved(asked, question)
         said = (
             f"{len(phases)} phases of {format_count(total)} tokens in all take "
             f"{question.stretch:.3f} times the longest one's time (--phases)"
@@ -120,24 +131,26 @@ class SizeSolver:
         answer = replace(sized.answer, assumptions=(said, *sized.answer.assumptions))
         return replace(sized, answer=answer)
 
-    def explained(self, sized: Sized) -> Sized:
-        """An answer extended by the Pareto front and the gains; nothing in it is solved again."""
-        return self._explained(sized, self._end())
+    def of_best(self) -> SizeSolver:
+        """The same, of answers whose best run alone is needed."""
+        return replace(self, detail=Detail.BEST, relaxed=False)
 
-    def _explained(self, sized: Sized, end: float) -> Sized:
-        start = self.clock()
-        answer = explained(
-            sized.question,
-            sized.found,
-            sized.answer,
-            self._solver(end),
-            seed=self.seed,
-            runs=self.runs,
-        )
-        spent = sized.answer.search_time_s + self.clock() - start
+    def explained(self, sized: Sized) -> Sized:
+        """An answer of `Detail.BEST` in this detail, without the published run; nothing that it
+        holds is solved again."""
+        return self._detailed(sized, self._end())
+
+    def _detailed(self, sized: Sized, end: float) -> Sized:
+        start, solver = self.clock(), self._solver(end)
+        question, found, answer = sized.question, sized.found, sized.answer
+        if self.detail >= Detail.SUMMARY:
+            answer = compared(question, found, answer, solver, seed=self.seed, runs=self.runs)
+        if self.detail >= Detail.ALL:
+            answer = explained(question, found, answer, solver)
+        spent = answer.search_time_s + self.clock() - start
         return replace(sized, answer=replace(answer, search_time_s=spent))
 
-    def _solved(self, asked: SizeRequest, question: SizeQuestion, *, explain: bool = True) -> Sized:
+    def _solved(self, asked: SizeRequest, question: SizeQuestion) -> Sized:
         start, end = self.clock(), self._end()
         search = self._search(end)
         found = search(question)
@@ -148,6 +161,7 @@ class SizeSolver:
             solver=self._solver(end),
             seed=self.seed,
             runs=self.runs,
+            relaxed=self.relaxed,
         )
         answer = replace(
             answer,
@@ -155,8 +169,7 @@ class SizeSolver:
             assumptions=(*asked.assumed, *answer.assumptions),
             search_time_s=self.clock() - start,
         )
-        sized = Sized(question=question, answer=answer, found=found)
-        return self._explained(sized, end) if explain else sized
+        return self._detailed(Sized(question=question, answer=answer, found=found), end)
 
     def _end(self) -> float:
         return self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf

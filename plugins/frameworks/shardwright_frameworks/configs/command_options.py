@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwright.requests.imported_run import Value
@@ -20,6 +20,10 @@ from shardwright_frameworks.shell.text_marks import (
 _OPTION = re.compile(r"--?[A-Za-z]|--?$")
 _TRUE = frozenset({"true", "yes", "on", "1", "t", "y"})
 _FALSE = frozenset({"false", "no", "off", "0", "f", "n"})
+
+
+# The key of a run that an option sets, and the reader of its text.
+WordReaders = Mapping[str, tuple[str, Callable[[str], Value]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,18 @@ class Options:
                 switched = self.switched(option)
                 if switched is not None:
                     collected.set(key, on if switched else off, option.place, option.name)
+
+    def collect_words(self, collected: Collected, keys: WordReaders) -> None:
+        """Sets values by readers: `keys` are options, the keys they set and their readers. A key
+        with an unknown value has no default."""
+        for option in self.given:
+            if option.key in keys:
+                about, reader = keys[option.key]
+                written = self.value_of(option, collected)
+                if written is None:
+                    collected.leave_open(about)
+                else:
+                    collected.set(about, reader(written), option.place, option.name)
 
     def value_of(self, option: Option, collected: Collected) -> str | None:
         """The value of an option; an unknown one is reported as unresolved."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shardwright_frameworks.configs.interpolation import Open
-from shardwright_frameworks.configs.python_file import PythonFile, dotted
+from shardwright_frameworks.configs.python_file import OBJECTS, PythonFile, dotted
 from shardwright_frameworks.configs.python_operations import (
     BUILTINS,
     attribute_of,
@@ -38,6 +38,8 @@ from shardwright_frameworks.shell.text_marks import Place
 _MOST_STEPS = 60_000
 _MOST_DEEP = 40
 _MOST_TURNS = 100
+# Functions of frameworks that train with a configuration.
+_STARTS = ("pretrain", "finetune", "train")
 _NOTHING = object()
 
 
@@ -114,6 +116,9 @@ class Evaluation:
         self.depth += 1
         result = self._run(node.body, frame)
         self.depth -= 1
+        if result is _NOTHING and not self.depth:  # a program that starts what it has built
+            built = [frame.variables[name] for name in OBJECTS & frame.variables.keys()]
+            result = built[0] if len(built) == 1 else None
         result = None if result is _NOTHING else result
         if any(not _same(each, result) for each in frame.returned):
             result = Open(f"the result of {node.name}(...) depends on a condition")
@@ -143,7 +148,9 @@ class Evaluation:
                 return result
             frame.returned.append(result)
         elif isinstance(node, ast.Expr):
-            self._value(node.value, frame)
+            starts = isinstance(node.value, ast.Call) and dotted(node.value.func) in _STARTS
+            if not starts:
+                self._value(node.value, frame)
         elif isinstance(node, ast.Assign):
             value = self._value(node.value, frame)
             for target in node.targets:

@@ -145,10 +145,11 @@ class PythonRecipes:
 
     def _imported(self, near: Path, imported: ImportedName) -> tuple[Path, PythonFile] | None:
         """The file of an imported module: below the folder of the importing file's package, or
-        below a folder above it."""
+        below a folder above it or its `src`."""
         parts = [part for part in imported.module.split(".") if part]
         level, roots = imported.level, list(near.parents)
-        for root in roots[level - 1 : level] if level else roots:
+        sources = [each for root in roots for each in (root, root / "src")]
+        for root in roots[level - 1 : level] if level else sources:
             base = root.joinpath(*parts)
             for path in (base.with_suffix(".py"), base / "__init__.py"):
                 file = self._read(path)

@@ -38,6 +38,12 @@ _OTHER_NAMES = re.compile(
 _FP32 = ("fp32", "float32", "torch.float32")
 # Values that switch nothing on.
 _NEUTRAL = ("", "none", "null", "no", "false", "auto", "0", "-1", "[]", "false,")
+# What switches adapters on: a rank that no reader takes is unknown.
+_ADAPTERS = re.compile(
+    r"(^|\.)(lora(\.(dim|rank|r|enabled)|_(adapter_)?(path|r|rank|dim|enabled?))|"
+    r"(use|enable)_(lora|peft|dora)|peft_(type|scheme|method)|adapters?)$",
+    re.I,
+)
 Keys = Iterable[tuple[tuple[str, ...], Any, Place]]
 
 
@@ -47,6 +53,14 @@ def report_unused(keys: Keys, collected: Collected) -> None:
         name = path[-1].lower().lstrip("-").replace("-", "_") if path else ""
         if len(path) == 1 and path[0].isupper():
             continue  # a constant of a Python file
+        if (
+            _ADAPTERS.search(".".join(path))
+            and str(value).strip().lower() not in _NEUTRAL
+            and not collected.is_told(name, place)
+            and "model.lora_rank" not in {*collected.placed, *collected.open_keys}
+        ):
+            why = "adapters, whose rank is not read"
+            collected.leave_open("model.lora_rank", ".".join(path), why, place)
         if not _ABOUT.search(name) or _OTHER_NAMES.search(name):
             continue
         if any(_ELSEWHERE.search(part) for part in path[:-1]):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Options, truth
+from shardwright_frameworks.configs.command_options import Options
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
@@ -143,15 +143,9 @@ def collect_launch_options(options: Options, collected: Collected) -> None:
         {"zero_stage": "zero_stage", "megatron_lm_tp_degree": "tp", "megatron_lm_pp_degree": "pp",
          "gradient_accumulation_steps": "gradient_accumulation", "num_machines": "nodes"},
     )  # fmt: skip
-    for option in options.given:
-        if option.key == "mixed_precision":
-            written = options.value_of(option, collected)
-            collected.set("precision", precision_word(written), option.place, option.name)
-        elif option.key == "fsdp_sharding_strategy":
-            written = options.value_of(option, collected)
-            collected.set("zero_stage", strategy_stage(written), option.place, option.name)
-        elif option.key == "fsdp_activation_checkpointing":
-            written = options.value_of(option, collected)
-            on = truth(written or "")
-            if on is not None:
-                collected.set("recompute", "full" if on else "none", option.place, option.name)
+    options.collect_words(
+        collected,
+        {"mixed_precision": ("precision", precision_word),
+         "fsdp_sharding_strategy": ("zero_stage", strategy_stage),
+         "fsdp_activation_checkpointing": ("recompute", recompute_of)},
+    )  # fmt: skip

@@ -3,6 +3,8 @@ docs/nd_parallelism, 0.12)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
@@ -12,19 +14,31 @@ from shardwright_frameworks.configs.keyed_values import (
     degree_of,
     if_on,
     truth_of,
+    word_of,
 )
 from shardwright_frameworks.frameworks.accelerate import strategy_stage
-from shardwright_frameworks.frameworks.hf_trainer import collect_trainer, given_by_file
+from shardwright_frameworks.frameworks.hf_trainer import (
+    collect_trainer,
+    drop_adapter,
+    given_by_file,
+)
 
 _DEFAULTS = "axolotl 0.12, utils/schemas/config.py"
 _FSDP_RECOMPUTE = ("activation_checkpointing", "fsdp_activation_checkpointing")
+
+
+def _offloaded(value: Any) -> float | None:
+    """1 for activations in host memory, by a truth or the name of a way (`legacy`, `disk`)."""
+    return 1.0 if truth_of(value) or word_of(value) in ("legacy", "disk", "hidden_states") else None
+
+
 _KEYS: dict[str, tuple[str, Reader]] = {
     "sequence_parallel_degree": ("cp", degree_of),  # before context_parallel_size
     "expert_parallel_size": ("ep", degree_of),
     "fsdp_config.offload_params": ("optimizer_offload", truth_of),
     "fsdp_config.fsdp_offload_params": ("optimizer_offload", truth_of),
     **{f"fsdp_config.{key}": ("recompute", if_on("full")) for key in _FSDP_RECOMPUTE},
-    "activation_offloading": ("activation_offload", if_on(1.0)),
+    "activation_offloading": ("activation_offload", _offloaded),
 }
 _STRATEGY = ("sharding_strategy", "fsdp_sharding_strategy")
 _RESHARD = ("reshard_after_forward", "fsdp_reshard_after_forward")
@@ -43,13 +57,15 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     if any(truth_of(file.get("fsdp_config", key)) for key in _FSDP_RECOMPUTE):
         collected.placed.pop("recompute", None)  # it replaces `gradient_checkpointing`
     if str(file.get("adapter")).lower() not in ("lora", "qlora"):
-        rank = collected.placed.pop("model.lora_rank", None)
-        if rank is not None:
-            collected.report_unused(rank.option, rank.place, "no effect without an adapter")
+        drop_adapter(collected)
     collect_keys(file, collected, _KEYS)
     if "cut_cross_entropy" in str(file.get("plugins")):
         place = file.place(("plugins",))
         collected.report_unused("plugins", place, "a loss without logits in memory is not priced")
+    whole, micro = degree_of(file.get("batch_size")), collected.count("micro_batch")
+    if whole and micro:  # of one device (utils/config/__init__.py)
+        passes, place = max(1, whole // micro), file.place(("batch_size",))
+        collected.set("gradient_accumulation", passes, place, "batch_size", over=False)
     _collect_sharding(file, collected)
     _collect_mesh(file, collected)
     # `full`: weights and states too; `auto`: where the device has bf16 (utils/config/__init__.py).

@@ -7,7 +7,7 @@ applications/Colossal-LLaMA/train.py (0.4).
 from __future__ import annotations
 
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Options
+from shardwright_frameworks.configs.command_options import Options, WordReaders
 
 _DEFAULTS = "ColossalAI 0.4, applications/Colossal-LLaMA/train.py"
 # The ZeRO stage of each plugin; `3d` has a separate option for it.
@@ -18,8 +18,12 @@ _STAGES = {
 _PLUGIN = "gemini"  # where no option names one
 _HYBRID = ("3d", "3d_cpu")
 _MICRO = ("mbs", "microbatch_size", "micro_batch_size")
-_PRECISIONS = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
-_SCHEDULES = {"1f1b": "1f1b", "interleaved": "interleaved-1f1b", "zbv": "zbv"}
+_WORDS: WordReaders = {
+    "mixed_precision": ("precision", {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}.get),
+    "pp_style": ("schedule", {"1f1b": "1f1b", "interleaved": "interleaved-1f1b", "zbv": "zbv"}.get),
+    "pretrained": ("model.name", str),
+    "model_path": ("model.name", str),
+}
 
 
 def collect_colossalai(options: Options, collected: Collected) -> None:
@@ -46,16 +50,8 @@ def collect_colossalai(options: Options, collected: Collected) -> None:
             collected.set("optimizer_offload", True, plugin.place, plugin.name)
     if word not in _STAGES and word not in _HYBRID:
         collected.open_keys.add("zero_stage")
-    for option in options.of("mixed_precision"):
-        written = options.value_of(option, collected)
-        collected.set("precision", _PRECISIONS.get(written or ""), option.place, option.name)
-    for option in options.of("pp_style"):
-        written = options.value_of(option, collected)
-        collected.set("schedule", _SCHEDULES.get(written or ""), option.place, option.name)
+    options.collect_words(collected, _WORDS)
     _collect_batch(options, collected, word)
-    model = options.last("pretrained", "model_path")
-    if model is not None:
-        collected.set("model.name", options.value_of(model, collected), model.place, model.name)
     stage = 0 if word in _HYBRID else _STAGES[_PLUGIN]
     collected.default(_DEFAULTS, tp=1, pp=1, cp=1, zero_stage=stage)
 

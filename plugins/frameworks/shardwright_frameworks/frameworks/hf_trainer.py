@@ -181,6 +181,13 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
     return deepspeed
 
 
+def drop_adapter(collected: Collected) -> None:
+    """Drops the rank of an adapter that a file does not switch on."""
+    rank = collected.placed.pop("model.lora_rank", None)
+    if rank is not None:
+        collected.report_unused(rank.option, rank.place, "no effect without an adapter")
+
+
 def _collect_fsdp(value: str, place: Place, option: str, collected: Collected) -> None:
     words = re.split(r"[\s,]+", value.strip().strip("\"'[]"))
     stages = [strategy_stage(word) for word in words]

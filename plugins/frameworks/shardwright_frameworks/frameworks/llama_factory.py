@@ -10,6 +10,7 @@ from __future__ import annotations
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import degree_of, recompute_of, truth_of, word_of
+from shardwright_frameworks.frameworks.hf_trainer import drop_adapter
 
 _SOURCE = "LLaMA-Factory v1, src/llamafactory/v1/config/training_args.py"
 _FIRST = "LLaMA-Factory, src/llamafactory/hparams/model_args.py: disable_gradient_checkpointing"
@@ -33,9 +34,14 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
     if truth_of(file.get("fp8")):
         collected.placed.pop("precision", None)
         collected.set("precision", "fp8", file.place(("fp8",)), "fp8")
-    if str(file.get("finetuning_type")) == "lora" and "model.lora_rank" not in collected.placed:
-        place = file.place(("finetuning_type",))
+    kind, place = str(file.get("finetuning_type") or "lora"), file.place(("finetuning_type",))
+    if kind == "lora" and "model.lora_rank" not in collected.placed:
         collected.set("model.lora_rank", _LORA_RANK, place, "finetuning_type")
+    elif kind == "full":
+        drop_adapter(collected)
+    elif kind != "lora":
+        why = f"{kind}: part of the weights is trained, which is not priced"
+        collected.leave_open("model.lora_rank", "finetuning_type", why, place)
     if any(
         truth_of(file.get(f"use_{name}")) for name in ("badam", "galore", "apollo", "adam_mini")
     ):

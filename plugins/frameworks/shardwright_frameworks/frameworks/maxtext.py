@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.interpolation import Open
-from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
     degree_of,
@@ -20,6 +20,7 @@ from shardwright_frameworks.configs.keyed_values import (
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.configs.python_file import PythonFile, dotted
 from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
 _DEFAULTS = "MaxText, configs/base.yml (2025-11)"
@@ -64,7 +65,7 @@ _WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "pr
 _MARKS = frozenset(
     {"per_device_batch_size", "max_target_length", "ici_fsdp_parallelism", "remat_policy",
      "dcn_data_parallelism", "base_emb_dim", "run_name", "ici_tensor_parallelism", "model_name",
-     "base_output_directory", "steps", "dataset_type", "enable_checkpointing"}
+     "base_output_directory", "steps", "dataset_type", "enable_checkpointing", "base_config"}
 )  # fmt: skip
 Given = dict[str, tuple[Any, Place]]
 
@@ -105,16 +106,21 @@ def _abouts(key: str) -> set[str]:
 
 
 def given_by_file(file: KeyedFile) -> Given:
-    """The keys of a YAML file."""
-    return {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
+    """The keys of a YAML file. Where base.yml leaves the slices to the program there is one."""
+    given = {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
+    if file.name.endswith("base.yml"):
+        given.pop("dcn_data_parallelism", None)
+    return given
 
 
 def registered(file: PythonFile) -> dict[str, Given]:
     """The flags of each model in a registry of benchmarks (benchmarks/maxtext_*_model_configs.py),
-    by the name with which `benchmark_runner` starts it."""
+    by its variable, and the name with which `benchmark_runner` starts it."""
     found: dict[str, Given] = {}
-    calls = (each for node in file.body for each in ast.walk(node) if isinstance(each, ast.Call))
-    for call in calls:
+    calls = ((node, each) for node in file.body for each in ast.walk(node))
+    for statement, call in calls:
+        if not isinstance(call, ast.Call):
+            continue
         given = {each.arg: each.value for each in call.keywords}
         name, tuning = given.get("model_name"), given.get("tuning_params")
         if dotted(call.func) != "MaxTextModel" or not isinstance(name, ast.Constant):
@@ -127,6 +133,8 @@ def registered(file: PythonFile) -> dict[str, Given]:
             if isinstance(key, ast.Constant):
                 flags[str(key.value)] = (_literal(value), Place(file.name, value.lineno))
         found[str(name.value).replace("-", "_")] = flags
+        if isinstance(statement, ast.Assign):
+            found.setdefault(dotted(statement.targets[0]), flags)
     return found
 
 
@@ -181,6 +189,9 @@ def collect_maxtext(
             collected.set(name, read, place, key)
         if not is_known("maxtext", key):
             collected.report_unknown(key, place)
+    if collected.get("model.num_experts") == 1:
+        del collected.placed["model.num_experts"]
+        collected.placed.pop("model.top_k", None)
     _axes(given, collected)
     _words(given, collected)
     batch = given.get("per_device_batch_size")
@@ -196,6 +207,16 @@ def collect_maxtext(
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, recompute="full", precision="bf16", optimizer="adamw",
         zero_stage=3, gradient_accumulation=1,
     )  # fmt: skip
+
+
+def model_file(given: Given, folder: ConfigFolder, near: str) -> KeyedFile | None:
+    """The file of the named model (configs/models), None if it is not there."""
+    model = named_model(given)
+    for name in (f"models/{model}.yml", f"src/maxtext/configs/models/{model}.yml"):
+        found = folder.find(name, near=near) if model else None
+        if found is not None:
+            return read_keyed(found, folder)
+    return None
 
 
 def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:

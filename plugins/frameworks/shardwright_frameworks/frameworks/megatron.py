@@ -12,7 +12,13 @@ import re
 
 from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Option, Options, option_key, whole
+from shardwright_frameworks.configs.command_options import (
+    Option,
+    Options,
+    WordReaders,
+    option_key,
+    whole,
+)
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.shell.text_marks import Place, unknown_numbers
 from simulator.values.pipeline_layout import layout_stages
@@ -95,6 +101,10 @@ _FIELDS = {
     "fp8_format": "precision",
 }
 # Its programs (github.com/NVIDIA/Megatron-LM).
+_LAYOUT = frozenset(
+    {"num_layers", "tensor_model_parallel_size", "pipeline_model_parallel_size", "yaml_cfg",
+     "use_checkpoint_args", "use_mp_args_from_checkpoint_args"}
+)  # fmt: skip
 _PROGRAM = re.compile(r"(^|/)pretrain_(gpt|bert|t5|mamba|hybrid|ict|vlm|retro|ft)\w*\.py$")
 # Parsers of programs around Megatron-LM have further options behind these.
 _OF_LAUNCHERS = frozenset({"local_rank", "deepspeed", "deepspeed_config", "node_rank"})
@@ -104,7 +114,9 @@ def is_megatron(options: Options, program: str = "") -> bool:
     """Whether options are Megatron-LM's: three options of every run, and either one
     that no other program has, or its program."""
     keys = {option.key for option in options.given}
-    is_specific = bool(keys & _OWN) or bool(_PROGRAM.search(program))
+    is_own = bool(_PROGRAM.search(program))
+    # Other programs take some of its options, with degrees and sizes of their own.
+    is_specific = is_own or (bool(keys & _OWN) and bool(keys & _LAYOUT or not program))
     return len(keys & _MARKS) >= 3 and is_specific
 
 
@@ -138,12 +150,9 @@ def collect_megatron(options: Options, collected: Collected) -> None:
     for option in options.of("step_batch_size_schedule"):
         why = "the batch grows during the run"
         collected.leave_open("global_batch", option.name, why, option.place)
-    for option in options.of("model_name"):  # of forks that keep the figures themselves
-        collected.set("model.name", options.value_of(option, collected), option.place, option.name)
-    optimizer = options.last("optimizer")
-    if optimizer is not None:
-        written = options.value_of(optimizer, collected)
-        collected.set("optimizer", written and written.lower(), optimizer.place, optimizer.name)
+    # `model_name` is an option of forks that keep the figures themselves.
+    words: WordReaders = {"model_name": ("model.name", str), "optimizer": ("optimizer", str.lower)}
+    options.collect_words(collected, words)
     for option in options.given:
         named = option.name.startswith("--") and not unknown_numbers(option.name)
         if named and not is_known("megatron", option.key) and option.key not in _OF_LAUNCHERS:

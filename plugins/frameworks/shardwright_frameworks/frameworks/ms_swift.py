@@ -77,10 +77,8 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
     )  # fmt: skip
     if not deepspeed and "fsdp" not in options:
         collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
-    for option in options.of("torch_dtype"):
-        written = options.value_of(option, collected) or ""
-        kind = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(written)
-        collected.set("precision", kind, option.place, option.name)
+    types = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    options.collect_words(collected, {"torch_dtype": ("precision", types.get)})
     _add_answers(options, collected)
     _collect_tuner(options, collected, place)
     return deepspeed
@@ -110,7 +108,7 @@ def _collect_tuner(options: Options, collected: Collected, place: Place) -> None
     named = options.last(*_TUNED)
     written = None if named is None else options.text(*_TUNED)
     if written == "full":
-        collected.placed.pop("model.lora_rank", None)
+        hf_trainer.drop_adapter(collected)
     elif collected.count("model.lora_rank") is None:
         option, place = (named.name, named.place) if named else ("--train_type", place)
         if written == "lora":

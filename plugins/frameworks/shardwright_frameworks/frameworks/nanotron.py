@@ -89,5 +89,5 @@ def collect_nanotron(file: KeyedFile, collected: Collected) -> None:
             collected.derive("devices", ranks, "the product of the degrees, which nanotron asserts")
     collected.default(
         _DEFAULTS, cp=1, ep=1, sequence_parallel=False, schedule="gpipe", recompute="none",
-        zero_stage=0, optimizer="adamw",
+        zero_stage=0, optimizer="adamw", precision="bf16",
     )  # fmt: skip

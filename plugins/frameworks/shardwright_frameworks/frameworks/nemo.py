@@ -258,10 +258,12 @@ def collect_nemo(
     merged: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for values in given:
         for path, (value, place) in values.items():
-            if path in merged and str(merged[path][0]) != str(value) and path[-1] in KEYS:
-                collected.report_override(
-                    KEYS[path[-1]][0], ".".join(path), merged[path], (value, place)
-                )
+            if path in merged and path[-1] in KEYS:
+                old = merged[path]
+                collected.use(path[-1], old[1])
+                if str(old[0]) != str(value):
+                    about, name = KEYS[path[-1]][0], ".".join(path)
+                    collected.report_override(about, name, old, (value, place))
             merged[path] = (value, place)
     _agree_on_distributed_optimizer(merged)
     written = {path: value for path, (value, _) in merged.items()}
@@ -358,9 +360,10 @@ def collect_memory(values: Values, collected: Collected) -> None:
             kind = "fp32" if whole else "bf16"
             collected.set("gradient_reduction", kind, values[path][1], ".".join(path), over=False)
             break
-    if ("peft", "dim") in values:
-        rank, place = values[("peft", "dim")]
-        collected.set("model.lora_rank", degree_of(rank), place, "peft.dim")
+    for path, (rank, place) in values.items():
+        is_on = truth_of(values.get((*path[:-1], "enabled"), (True,))[0])
+        if path == ("peft", "dim") or (path[-2:] == ("lora", "dim") and is_on):  # of Primus
+            collected.set("model.lora_rank", degree_of(rank), place, ".".join(path))
 
 
 def _collect_sharding(merged: Values, collected: Collected) -> None:
@@ -413,6 +416,8 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
     name, key = ".".join(path), path[-1]
     if key in KEYS:
         about, reader = KEYS[key]
+        if reader is degree_of and str(value) == "-1":
+            collected.leave_open(about, name, "-1: the program fills it in", place)
         collected.set(about, reader(value), place, name)
     elif key == "devices" and (len(path) == 1 or "trainer" in path):
         collected.set("devices_per_node", degree_of(value), place, name)
@@ -466,12 +471,7 @@ def collect_performance_script(options: Options, collected: Collected) -> None:
          "devices": "devices_per_node", "sl": "seq_len",
          "seq_length": "seq_len"},
     )  # fmt: skip
-    for option in options.of("c", "compute_dtype"):
-        collected.set(
-            "precision",
-            precision_of(options.value_of(option, collected)),
-            option.place,
-            option.name,
-        )
-    for option in options.of("g", "gpu"):
-        collected.set("device", options.value_of(option, collected), option.place, option.name)
+    precision, device = ("precision", precision_of), ("device", str)
+    options.collect_words(
+        collected, {"c": precision, "compute_dtype": precision, "g": device, "gpu": device}
+    )

@@ -75,15 +75,7 @@ def collect_openrlhf(options: Options, collected: Collected, program: str, place
         why = _BESIDES.get(word[1], "its work in addition to plain training is not counted")
         collected.report_unresolved(program, why, place)
     options.collect_flags(collected, _FLAGS)
-    for option in options.given:
-        if option.key not in _KEYS:
-            continue
-        about, reader = _KEYS[option.key]
-        written = options.value_of(option, collected)
-        if written is None:
-            collected.leave_open(about)
-        else:
-            collected.set(about, reader(written), option.place, option.name)
+    options.collect_words(collected, _KEYS)
     for option in options.of("train.dynamic_batch_enable", "use_dynamic_batch"):
         why = "micro-batches are filled up to a number of tokens"
         collected.leave_open("micro_batch", option.name, why, option.place)

@@ -27,10 +27,11 @@ _RECIPE = re.compile(r"(?:.*\.)?(\w+)\.(?:pretrain|finetune)_recipe")
 # torchtitan's families by a part of their functions' names, longer ones first.
 _FAMILIES = {
     "qwen3_5": "qwen3.5", "qwen35": "qwen3.5", "qwen3": "qwen3", "llama3": "llama3",
-    "llama4": "llama4", "deepseek_v3": "deepseek_v3", "gpt_oss": "gpt_oss",
+    "llama4": "llama4", "flux": "flux", "deepseek_v3": "deepseek_v3", "gpt_oss": "gpt_oss",
 }  # fmt: skip
 # `deepseek_v3_pretrain_256gpu_gb200_bf16_config` of Megatron-Bridge.
 _SCALE = re.compile(r"_(\d+)gpus?_")
+_TITAN_RANK = 8  # torchtitan/components/lora.py
 _LORA_RANK = 32  # of Megatron-Bridge's adapters (src/megatron/bridge/peft/lora.py)
 Keys = tuple[str, ...]
 _DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero_stage", "sequence_parallel")
@@ -83,7 +84,8 @@ def python_framework(file: PythonFile) -> str | None:
     if {"parallel", "data"} <= top and top & {"micro_bsz", "micro_num"}:
         return "internevo"
     imported = any(module.startswith(_NEMO_MODULES) for module in file.modules)
-    if (imported and keys & (NEMO_KEYS.keys() | _PERFORMANCE.keys())) or is_nemo(
+    given = keys & (NEMO_KEYS.keys() | _PERFORMANCE.keys())
+    if (imported and (given or any(map(file.changes_another, file.functions)))) or is_nemo(
         [(key,) for key in keys]
     ):
         bridge = any("bridge" in name.lower() for name in (*calls, *file.modules))
@@ -120,7 +122,11 @@ def collect_python_torchtitan(
 ) -> None:
     """A function of torchtitan's registry, with the overrides of the command line."""
     # A run of reinforcement learning has a trainer, and a generator of texts.
-    values = {path: given for path, given in found.values.items() if path[0] != "generator"}
+    values = {
+        path: given
+        for path, given in found.values.items()
+        if path[0] not in ("generator", "inference")
+    }
     prompts, samples = (
         values.get(("async_loop", key))
         for key in ("num_prompts_per_train_step", "num_samples_per_prompt")
@@ -145,6 +151,9 @@ def collect_python_torchtitan(
         elif path == ("optimizer",) and (kind == "default_adamw" or "muon" in kind.lower()):
             values[("optimizer", "name")] = ("AdamW" if kind == "default_adamw" else "muon", place)
             found.opened.pop(path, None)
+        elif kind == "LoRAConverter":
+            rank, where = found.values.get((*path, "rank"), (_TITAN_RANK, place))
+            collected.set("model.lora_rank", degree_of(rank), where, "rank")
         elif kind.endswith("Converter"):
             for word, converter in _CONVERTERS.items():
                 if word in kind.lower():
@@ -211,7 +220,7 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
         if about.startswith("model.") and about not in collected.open_keys:
             collected.set_first(about, reader(value), place, ".".join(path))
     if adapters is not None and values.get(("peft",), ("",))[0] is not None:
-        collected.set("model.lora_rank", _LORA_RANK, adapters[1], adapters[0], over=False)
+        collected.set_first("model.lora_rank", _LORA_RANK, adapters[1], adapters[0])
     if published is not None:  # the recipe's own figures come before those of the publication
         collect_figures(published[0], "", collected, *published[1:])
         whole = {path: value for each in (values, *overrides) for path, value in each.items()}

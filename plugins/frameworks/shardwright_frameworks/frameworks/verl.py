@@ -112,7 +112,8 @@ def own_config(given: Values, program: str, config: str) -> str:
     its overrides identify where a condition chooses it."""
     sft = "sft_trainer" if "fsdp" in program else "sft_trainer_engine"
     name = config.removesuffix(".yaml") or ("ppo_trainer" if _has_policy(given) else sft)
-    return f"verl/trainer/config/{name}.yaml"
+    folder = "/".join(program.split(".")[:-1]) if "experimental" in program else "verl/trainer"
+    return f"{folder}/config/{name}.yaml"
 
 
 def collect_verl(
@@ -150,6 +151,9 @@ def collect_verl(
             why = "what it moves is on the device again during each update"
             collected.report_unused(".".join(path), place, why)
             collected.use(path[-1], place)
+        if path[-1] == "lora_adapter_path" and value and not isinstance(value, Open):
+            why = "the rank is that of the adapter"
+            collected.leave_open("model.lora_rank", ".".join(path), why, place)
         if path not in own and (_is_other(path) or path[-1] in _IMPLIED):
             collected.use(path[-1], place)
     newer = not base and program.endswith("sft_trainer") and "fsdp" not in program

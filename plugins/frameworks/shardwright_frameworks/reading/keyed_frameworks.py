@@ -129,6 +129,18 @@ def _is_maxtext(file: KeyedFile) -> bool:
     return any(key.startswith(("ici_", "dcn_")) for key in _top(file))
 
 
+def _of_file(
+    collect: Callable[[KeyedFile, Collected], object], name: str
+) -> Callable[[KeyedSource], str]:
+    """A reader of the file alone."""
+
+    def read(source: KeyedSource) -> str:
+        collect(source.file, source.collected)
+        return name
+
+    return read
+
+
 def _collect_torchtitan(source: KeyedSource) -> str:
     torchtitan.collect_torchtitan([torchtitan.values_of_file(source.file)], source.collected)
     return "torchtitan"
@@ -142,16 +154,6 @@ def _collect_verl(source: KeyedSource) -> str:
     return "verl"
 
 
-def _collect_nanotron(source: KeyedSource) -> str:
-    nanotron.collect_nanotron(source.file, source.collected)
-    return "nanotron"
-
-
-def _collect_deepspeed(source: KeyedSource) -> str:
-    deepspeed_config.collect_deepspeed(source.file, source.collected)
-    return "deepspeed"
-
-
 def _collect_accelerate(source: KeyedSource) -> str:
     named = accelerate.collect_accelerate(source.file, source.collected)
     if named:
@@ -160,19 +162,9 @@ def _collect_accelerate(source: KeyedSource) -> str:
     return "accelerate"
 
 
-def _collect_neox(source: KeyedSource) -> str:
-    other_yaml.collect_neox(source.file, source.collected)
-    return "gpt-neox"
-
-
 def _collect_composer(source: KeyedSource) -> str:
     other_yaml.collect_composer(source.file, source.collected)
     return "olmo" if other_yaml.is_olmo(source.file) else "llm-foundry"
-
-
-def _collect_automodel(source: KeyedSource) -> str:
-    automodel.collect_automodel(source.file, source.collected)
-    return "automodel"
 
 
 def _collect_nemo_rl(source: KeyedSource) -> str:
@@ -187,7 +179,17 @@ def _collect_torchtune(source: KeyedSource) -> str:
 
 
 def _collect_maxtext(source: KeyedSource) -> str:
-    maxtext.collect_maxtext(maxtext.given_by_file(source.file), source.collected)
+    """Its flags over those of its base file."""
+    given, folder, base = maxtext.given_by_file(source.file), source.folder, None
+    named = source.file.get("base_config")
+    near = folder.path_of(source.file.name)
+    for place in near.parents[:3] if isinstance(named, str) else ():
+        base = folder.name_of(place / named) if base is None else base
+    if base is not None:
+        source.collected.files.append(base)
+        given = maxtext.given_by_file(read_keyed(base, folder)) | given
+    own = maxtext.model_file(given, folder, base or source.file.name)
+    maxtext.collect_maxtext(given, source.collected, own)
     return "maxtext"
 
 
@@ -279,12 +281,6 @@ def _collect_megatron_lm(source: KeyedSource) -> str:
     return "megatron-lm"
 
 
-def _collect_swift(source: KeyedSource) -> str:
-    """A Ray job of ms-swift."""
-    ms_swift.collect_ray_job(source.file, source.collected)
-    return "ms-swift"
-
-
 def _collect_primus(source: KeyedSource) -> str:
     """Collects the overrides of the framework that Primus starts, over Primus's own files or, where
     they are not there, their defaults; gives its name, `primus` for Primus's Megatron-Core."""
@@ -359,11 +355,18 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
     ),
     "primus": KeyedFramework(recognizes=primus.is_primus, collect=_collect_primus, inherits=True),
     "verl": KeyedFramework(recognizes=_is_verl, collect=_collect_verl, inherits=True),
-    "nanotron": KeyedFramework(recognizes=nanotron.is_nanotron, collect=_collect_nanotron),
+    "nanotron": KeyedFramework(
+        recognizes=nanotron.is_nanotron, collect=_of_file(nanotron.collect_nanotron, "nanotron")
+    ),
     "accelerate": KeyedFramework(recognizes=accelerate.is_accelerate, collect=_collect_accelerate),
-    "gpt-neox": KeyedFramework(recognizes=other_yaml.is_neox, collect=_collect_neox),
+    "gpt-neox": KeyedFramework(
+        recognizes=other_yaml.is_neox, collect=_of_file(other_yaml.collect_neox, "gpt-neox")
+    ),
     "composer": KeyedFramework(recognizes=other_yaml.is_composer, collect=_collect_composer),
-    "automodel": KeyedFramework(recognizes=automodel.is_automodel, collect=_collect_automodel),
+    "automodel": KeyedFramework(
+        recognizes=automodel.is_automodel,
+        collect=_of_file(automodel.collect_automodel, "automodel"),
+    ),
     "nemo-rl": KeyedFramework(recognizes=nemo_rl.is_nemo_rl, collect=_collect_nemo_rl),
     "torchtune": KeyedFramework(recognizes=torchtune.is_torchtune, collect=_collect_torchtune),
     "llama-factory": KeyedFramework(
@@ -374,7 +377,9 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
     "megatron-lm": KeyedFramework(
         recognizes=lambda file: bool(file.sections("MODEL_ARGS")), collect=_collect_megatron_lm
     ),
-    "ms-swift": KeyedFramework(recognizes=ms_swift.is_ray_job, collect=_collect_swift),
+    "ms-swift": KeyedFramework(
+        recognizes=ms_swift.is_ray_job, collect=_of_file(ms_swift.collect_ray_job, "ms-swift")
+    ),
     "nemo": KeyedFramework(recognizes=_is_nemo, collect=_collect_nemo, inherits=True),
     "maxtext": KeyedFramework(recognizes=_is_maxtext, collect=_collect_maxtext),
     # Files of others have keys of these, too.
@@ -384,7 +389,9 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
         shared=True,
     ),
     "deepspeed": KeyedFramework(
-        recognizes=deepspeed_config.is_deepspeed, collect=_collect_deepspeed, shared=True
+        recognizes=deepspeed_config.is_deepspeed,
+        collect=_of_file(deepspeed_config.collect_deepspeed, "deepspeed"),
+        shared=True,
     ),
     "maxtext (no mesh)": KeyedFramework(
         recognizes=lambda file: maxtext.is_maxtext(_top(file)),

@@ -43,6 +43,12 @@ _PROGRAMS = {
     "trl": "transformers",
     "primus-cli": "primus",
 }
+# What they do besides training.
+_OTHER_COMMANDS = frozenset(
+    {"app", "infer", "inference", "deploy", "eval", "export", "sample", "rollout", "chat",
+     "webchat", "api", "webui", "web-ui", "merge-lora", "preprocess", "serve", "vllm-serve",
+     "fetch"}
+)  # fmt: skip
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _EACH = ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
 _TPU = re.compile(r"(v4|v5p|v5e|v5litepod|v6e|tpu7x)-(\d+(?:x\d+)*)")
@@ -96,7 +102,8 @@ class Launch:
     def weight(self) -> int:
         """How much the command looks like a training run: 0 where it does not."""
         name = self.program.rsplit("/", 1)[-1]
-        if "conversion/" in self.program:
+        first = self.arguments[0].plain if self.arguments else ""
+        if "conversion/" in self.program or (name in _PROGRAMS and first in _OTHER_COMMANDS):
             return 0
         if _NOT.search(name) and not name.startswith(("pretrain", "train", "finetune")):
             return 0

@@ -82,10 +82,8 @@ def _collect_maxtext(source: LaunchSource) -> str:
             source.report_missing("config", f"{text!r} is not in the folder")
     arguments, unknowns = source.launch.arguments, source.reading.unknowns
     given |= maxtext.given_by_words(arguments, unknowns, collected)
-    model, own = maxtext.named_model(given), None
-    if model and collected.files:
-        own = source.folder.find(f"models/{model}.yml", near=collected.files[0])
-    maxtext.collect_maxtext(given, collected, read_keyed(own, source.folder) if own else None)
+    near = collected.files[0] if collected.files else ""
+    maxtext.collect_maxtext(given, collected, maxtext.model_file(given, source.folder, near))
     return "maxtext"
 
 

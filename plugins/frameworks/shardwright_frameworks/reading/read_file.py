@@ -177,12 +177,11 @@ def collect_python(
     models = maxtext.registered(file)
     if requested in models:
         collected.files.append(name)
-        maxtext.collect_maxtext(models[requested], collected)
+        own = maxtext.model_file(models[requested], folder, name)
+        maxtext.collect_maxtext(models[requested], collected, own)
         return "maxtext"
     if models and requested is None:
-        raise DocumentError(
-            f"{name}: a registry of {len(models)} benchmarks; name one, as {name}:{min(models)}"
-        )
+        raise DocumentError(f"{name}: a registry of benchmarks; name one, as {name}:{min(models)}")
     if models:
         raise UnknownNameError("model", requested or "", sorted(models), where=name)
     if requested is not None:
@@ -221,10 +220,13 @@ def collect_python(
     values = (
         recipes.top(path, file) if function is None else recipes.configuration(path, file, function)
     )
+    before = len(collected.placed) + len(collected.unresolved)
     if framework == "torchtitan":
         python_config.collect_python_torchtitan(values, overrides, collected)
     else:
         python_config.collect_python_nemo(values, overrides, collected)
+    if len(collected.placed) + len(collected.unresolved) == before:
+        return None  # a program whose configuration is in its arguments
     closed = ((p, v, at) for p, (v, at) in values.values.items() if not isinstance(v, Open))
     report_unused(closed, collected)
     return framework

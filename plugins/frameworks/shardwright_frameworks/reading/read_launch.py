@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import read_options
+from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import megatron
 from shardwright_frameworks.reading.consistency import (
@@ -92,6 +93,10 @@ def _read_arguments(
         for option in source.options.given:
             value = " ".join(word.plain for word in option.values) or True
             report_unused([(tuple(option.key.split(".")), value, option.place)], collected)
+        if framework in ("nemo", "megatron-bridge", "nemo-rl"):
+            words = source.hydra.items()
+            known = ((path, v, at) for path, (v, at) in words if not isinstance(v, Open))
+            report_unused(known, collected)
         program = without_unknowns(launch.program).lstrip("/")
         collected.set("framework", framework, launch.place, program or "launcher")
     return collected

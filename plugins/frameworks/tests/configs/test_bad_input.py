@@ -26,7 +26,7 @@ def read(folder: Path, name: str, text: str) -> ImportedRun:
 @pytest.mark.parametrize(
     ("name", "raw", "message"),
     [
-        ("a.sh", b"\x7fELF\0\0\1", "is it binary"),
+        ("a.sh", b"\x7fELF\0\0\1", "is not a text file"),
         ("a.yaml", b"a: [1, 2\nb: {", "not valid YAML"),
         ("a.json", b'{"train_batch_size": 4, ', "not valid JSON"),
         ("a.toml", b"[model\nname = 1", "not valid TOML"),

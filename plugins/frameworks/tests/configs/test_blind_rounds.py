@@ -660,7 +660,7 @@ def test_a_benchmark_of_maxtext_s_registry(tmp_path: Path) -> None:
     path.write_text(REGISTRY)
     run = read_config(f"{path}:llama2_7b_4096")
     assert (run.framework, run.zero_stage, run.dp, run.seq_len) == ("maxtext", 3, None, 4096)
-    with pytest.raises(DocumentError, match="a registry of 1 benchmarks"):
+    with pytest.raises(DocumentError, match="a registry of benchmarks"):
         read_config(path)
     command = (
         "python3 -m benchmarks.benchmark_runner xpk --device_type v6e-256 --num_slices 2 "
@@ -786,3 +786,134 @@ def test_published_weights_in_few_bits_are_named(tmp_path: Path) -> None:
     text = "model_name_or_path: A/Llama-3-8B-GPTQ\nfinetuning_type: lora\ncutoff_len: 512\n"
     run = read(tmp_path, "a.yaml", text)
     assert [one.why.partition(":")[0] for one in run.unresolved] == ["GPTQ"]
+
+
+def test_adapters_of_torchtitan_are_converters(tmp_path: Path) -> None:
+    path = tmp_path / "config_registry.py"
+    path.write_text(
+        "from . import model_registry\n\ndef small() -> Trainer.Config:\n"
+        "    return Trainer.Config(\n"
+        '        model_spec=model_registry("8B", converters=[LoRAConverter.Config(rank=16)]),\n'
+        "        training=TrainingConfig(max_context_length=2048))\n"
+    )
+    assert read_config(f"{path}:small").model.lora_rank == 16
+
+
+def test_a_base_file_of_maxtext(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "configs/post_train").mkdir(parents=True)
+    (tmp_path / "configs/base.yml").write_text(
+        "model_name: default\nbase_emb_dim: 2048\nnum_experts: 1\nmax_target_length: 2048\n"
+        "per_device_batch_size: 12.0\nici_fsdp_parallelism: -1\n"
+    )
+    text = "base_config: base.yml\nuse_sft: true\nmax_target_length: 1024\ndataset_type: hf\n"
+    run = read(tmp_path / "configs/post_train", "a.yml", text)
+    assert (run.framework, run.seq_len, run.zero_stage) == ("maxtext", 1024, 3)
+    assert (run.model.hidden_size, run.model.num_experts) == (2048, None)
+
+
+def test_adapters_are_read_or_named(tmp_path: Path) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: 512\nlora_rank: 16\n"
+    assert read(tmp_path, "a.yaml", f"{text}finetuning_type: full\n").model.lora_rank is None
+    assert read(tmp_path, "b.yaml", text).model.lora_rank == 16
+    run = read(tmp_path, "c.yaml", f"{text}finetuning_type: freeze\n")
+    assert (run.model.lora_rank, run.unresolved[0].option) == (None, "finetuning_type")
+    text = (
+        "modules:\n  post_trainer:\n    framework: megatron\n    model: qwen3_8B.yaml\n"
+        "    overrides:\n      tensor_model_parallel_size: 1\n      micro_batch_size: 1\n"
+        "      lora: {enabled: true, dim: 32}\n"
+    )
+    assert read(tmp_path, "d.yaml", text).model.lora_rank == 32
+    assert read(tmp_path, "e.yaml", text.replace("true", "false")).model.lora_rank is None
+    command = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.lora_adapter_path=a\n"
+    run = read(tmp_path, "f.sh", command)
+    assert "actor_rollout_ref.model.lora_adapter_path" in [one.option for one in run.unresolved]
+    text = (
+        "model: {model_config: {num_hidden_layers: 2}, use_lora: true}\n"
+        "parallelism: {dp: 1, tp: 1, pp: 1}\ntokens: {micro_batch_size: 1, sequence_length: 8}\n"
+    )
+    assert "model.use_lora" in [one.option for one in read(tmp_path, "g.yaml", text).unresolved]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "swift app --model Qwen/Qwen3-8B --max_length 2048",
+        "swift infer --model Qwen/Qwen3-8B --max_length 2048 --lora_rank 8",
+        "llamafactory-cli export --model_name_or_path Qwen/Qwen3-8B --cutoff_len 512",
+    ],
+)
+def test_commands_that_do_not_train_are_no_runs(tmp_path: Path, command: str) -> None:
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "a.sh", f"{command}\n")
+
+
+def test_overrides_of_a_recipe_that_no_reader_takes_are_named(tmp_path: Path) -> None:
+    command = "torchrun --nproc_per_node 8 scripts/training/run_recipe.py --recipe a_sft_config"
+    words = "model.tensor_model_parallel_size=2 model.num_layers_in_first_pipeline_stage=12"
+    run = read(tmp_path, "a.sh", f"{command} {words}\n")
+    assert [one.option for one in run.unused] == ["model.num_layers_in_first_pipeline_stage"]
+
+
+def test_a_program_with_arguments_is_no_configuration(tmp_path: Path) -> None:
+    text = (
+        "import argparse\nfrom megatron.bridge.training.config import ConfigContainer\n\n"
+        "def parse():\n    parser = argparse.ArgumentParser()\n"
+        '    parser.add_argument("--tp-size", default=2)\n    return parser.parse_args()\n\n'
+        "def build(args):\n    return make(tensor_parallel=args.tp_size, num_layers=4)\n\n"
+        "def step(args):\n    return make(hidden_size=4)\n"
+    )
+    path = tmp_path / "a.py"
+    path.write_text(text.replace("num_layers=4", "layers=4").replace("hidden_size=4", "width=4"))
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read_config(path)
+
+
+def test_a_program_that_changes_a_recipe_and_starts_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        "from megatron.bridge.recipes.llama import llama31_70b_pretrain_config\n"
+        "from megatron.bridge.training.pretrain import pretrain\n\ndef main() -> None:\n"
+        "    config = llama31_70b_pretrain_config()\n"
+        "    config.model.tensor_model_parallel_size = 4\n    pretrain(config=config)\n\n"
+        'if __name__ == "__main__":\n    main()\n'
+    )
+    run = read_config(path)
+    assert (run.framework, run.tp, "pp" in run.defaults) == ("megatron-bridge", 4, False)
+    assert [one.option for one in run.unresolved] == ["llama31_70b_pretrain_config"]
+
+
+def test_a_program_with_some_of_megatron_s_options_is_none_of_its(tmp_path: Path) -> None:
+    options = "--micro-batch-size 4 --global-batch-size 96 --train-iters 9 --lr 1 --clip-grad 1"
+    command = f"torchrun --nproc_per_node 8 training_llava.py {options} --log-interval 1"
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "a.sh", f"{command} --adam-beta1 0.9 --lr-warmup-iters 3\n")
+
+
+def test_a_batch_of_axolotl_is_that_of_a_device(tmp_path: Path) -> None:
+    text = "base_model: Qwen/Qwen3-8B\ndatasets: [{path: a}]\nmicro_batch_size: 1\nbatch_size: 2\n"
+    assert read(tmp_path, "a.yml", text).gradient_accumulation == 2
+
+
+def test_one_slice_unless_the_command_names_more(tmp_path: Path) -> None:
+    (tmp_path / "base.yml").write_text("dcn_data_parallelism: -1\nici_fsdp_parallelism: -1\n")
+    words = "ici_fsdp_parallelism=8 per_device_batch_size=2 max_target_length=512"
+    command = f"python3 -m maxtext.trainers.pre_train.train base.yml {words}"
+    assert read(tmp_path, "a.sh", f"{command}\n").devices == 8
+    assert read(tmp_path, "b.sh", f"{command} dcn_data_parallelism=-1\n").devices is None
+
+
+def test_a_benchmark_by_its_variable(tmp_path: Path) -> None:
+    path = tmp_path / "maxtext_trillium_model_configs.py"
+    path.write_text(REGISTRY)
+    assert read_config(f"{path}:small").seq_len == 4096
+
+
+def test_degrees_that_nemo_s_program_fills_in_are_open(tmp_path: Path) -> None:
+    text = (
+        "trainer: {devices: 1, precision: 32}\ntensor_model_parallel_size: -1\n"
+        "pipeline_model_parallel_size: -1\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.framework, run.tp, run.pp, run.devices_per_node) == ("nemo", None, None, 1)
+    assert not {"tp", "pp"} & run.defaults.keys()
