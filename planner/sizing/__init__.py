@@ -1,1 +1,1 @@
-"""Devices to rent for a whole training run: how many devices of which type, with which layout."""
+"""Rental of a whole training run: number and type of devices, and layout."""

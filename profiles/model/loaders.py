@@ -85,7 +85,7 @@ _POSITION_COUNTS = (
 
 
 def position_count(config: Mapping[str, Any]) -> int:
-    """The most tokens per sample of a transformers configuration, 0 if unknown."""
+    """The most tokens per sample of a transformers configuration, 0 if it states none."""
     found = (config.get(key) for key in _POSITION_COUNTS)
     return next((count for count in found if isinstance(count, int) and count > 0), 0)
 

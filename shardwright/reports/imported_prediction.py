@@ -11,7 +11,7 @@ from shardwright.runs.predict_runs import PredictedRow
 
 
 def prediction_report(made: PredictedRow) -> RenderableType:
-    """Step time, memory and what was assumed."""
+    """Step time, memory and assumptions."""
     assert made.run is not None
     assert made.prediction is not None
     facts = [f"step {format_interval(made.prediction.step_time_s)}"]

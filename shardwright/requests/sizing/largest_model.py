@@ -63,7 +63,7 @@ def largest_model(
     answered: list[Candidate] = []
     ranked = _largest_first(models, first.seq)
     for number, (parameters, model) in enumerate(ranked, start=1):
-        # The smallest model alone reports the changes that would make it fit.
+        # Only the smallest model reports the changes that would make it fit.
         one = replace(solver, relaxed=solver.relaxed and number == len(ranked))
         sized = one.solve(size_flags(replace(options, model=model)))
         answered.append(Candidate(model=model, parameters=parameters, sized=sized))

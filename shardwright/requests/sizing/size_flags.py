@@ -20,7 +20,7 @@ OPTIMAL = "optimal"
 _ON = re.compile(r"^(?:(\d+)x)?([A-Za-z][\w.@/-]*)$")
 _RANGE = re.compile(r"^(\d+)(?:\.\.(\d+))?$")
 MOST_DEVICES = 32768
-"""As many devices as are considered where no flag says how many."""
+"""Largest number of devices to consider without a flag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,17 +27,17 @@ from shardwright.requests.sizing.size_flags import SizeFlags
 from shardwright.requests.sizing.size_request import SizeRequest, size_request
 from simulator.training_run.step.coefficients import shipped_coefficients
 
-# Rounds in which the other phases of a run are priced on what the longest one was given.
+# Rounds in which the other phases of a run are priced on the devices of the longest.
 _ROUNDS = 3
 _SETTLED = 2e-3
 
 
 class Detail(IntEnum):
-    """What is solved for an answer.
+    """Searches for an answer.
 
     BEST     the best run, and that of each other type of device
     SUMMARY  also the other compared frameworks and the published run (size_summary.py)
-    ALL      also fewer and more nodes, and what the next node, dollar, ... brings
+    ALL      also fewer and more nodes, and gains of one more node, dollar, ...
     """
 
     BEST, SUMMARY, ALL = range(3)
