@@ -17,13 +17,13 @@ WHOLE_RUNS_SCHEMA = "shardwright/whole-runs@1"
 class WholeRun:
     """A published run.
 
-    model         shipped name;  name  in the source
+    models        shipped names of its layers and vocabulary;  name  in the source
     devices       number of devices, 0 if not published
     tokens        of the whole run;  batch_tokens  of one step, 0 if not published
     device_hours  of the whole run, downtime included
     """
 
-    model: str
+    models: tuple[str, ...]
     name: str
     device: str
     devices: int = 0
@@ -59,4 +59,4 @@ def whole_run(model: str) -> WholeRun | None:
     180000.0
     """
     name = model_named(model)
-    return next((run for run in whole_runs() if run.model == name), None)
+    return next((run for run in whole_runs() if name in run.models), None)
