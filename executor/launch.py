@@ -39,7 +39,6 @@ def torchrun_command(
     """The torchrun command of one of our programs on this machine.
 
     options  of the program, by name; empty ones are left out
-
     On several nodes, replace `--standalone` by torchrun's rendezvous flags.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -62,12 +61,9 @@ def torchrun(
     announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Run one of our programs to its end; raises RunError with the message of the first rank that
-    failed.
+    """Run one of our programs to its end; raises RunError with the first failed rank's message.
 
-    threads   per rank
-    announce  called with the command
-    progress  called for every step
+    threads   per rank;  announce  called with the command;  progress  called for every step
     """
     if announce is not None:
         shown = torchrun_command(program, path, processes, options)
@@ -248,8 +244,7 @@ def first_failure(
     lacks_memory: bool = False,
     ranks: int = 0,
 ) -> str:
-    """The error message for the user: that of the earliest failed rank, or torchrun's reason for
-    its end.
+    """The error message for the user: the earliest failed rank's, or torchrun's reason for its end.
 
     lacks_memory  whether the system killed processes for lack of memory during the run
     ranks         number of ranks

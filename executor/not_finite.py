@@ -28,11 +28,8 @@ from simulator.values.plan import Plan
 class Place:
     """A place with a non-finite value; places are ordered by the order of computation.
 
-    step, micro_batch  from 0
-    backward           in the backward pass
+    step, micro_batch  from 0;  backward  in the backward pass
     turn               position of the stage in the pass
-    what               description
-    rank               rank of the run
     """
 
     step: int

@@ -37,8 +37,7 @@ Around = Callable[[Any], AbstractContextManager[None]]
 class Pending:
     """A product whose weight gradient is not computed yet.
 
-    versions  of x and dy when they were saved: an in-place change before W would make the gradient
-              wrong
+    versions  of x and dy when they were saved: an in-place change before W spoils the gradient
     label     value of `SplitBackward.label` in the forward
     """
 
@@ -120,8 +119,7 @@ class SplitBackward:
 
     @contextmanager
     def input_half(self) -> Iterator[None]:
-        """Context around an I: weight gradients are deferred. Outside, a backward computes all
-        gradients."""
+        """Context around an I, the only backward in which weight gradients are deferred."""
         self.splits = True
         try:
             yield

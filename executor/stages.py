@@ -53,8 +53,7 @@ class StageModule(nn.Module):
     blocks have real weights; a stage with all blocks runs the model directly. A model whose forward
     returns tensors of data-dependent shapes cannot be staged.
 
-    flow    data flow between all blocks
-    split   set if the backward is split in two
+    flow    data flow between all blocks;  split  set if the backward is split in two
     device  of the stage
     """
 
@@ -259,8 +258,7 @@ class StageModule(nn.Module):
         return out
 
     def _may_be_written(self, x: Any) -> None:
-        """A copy of a received tensor that may be changed in place; the tensor itself is a leaf of
-        autograd."""
+        """A copy of a received tensor, a leaf of autograd, that may be changed in place."""
         found = self._standing.get(id(x))
         real = None if found is None else self._real.get(found[1])
         if found is not None and real is not None and real.is_leaf and real.requires_grad:

@@ -63,8 +63,7 @@ class Pipeline:
         self._runtime = _runtime(self._stages, schedule, device, self._losses)
 
     def step(self, given: Mapping[str, Any]) -> Tensor | None:
-        """Run one forward and backward over the local batch; returns the mean loss on the last
-        stage's rank, otherwise None.
+        """One forward and backward over the local batch; the mean loss on the last stage's rank.
 
         given  the batch (stage_inputs.model_arguments)
         """
