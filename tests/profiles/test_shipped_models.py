@@ -201,7 +201,7 @@ def test_what_figures_leave_out_is_noted() -> None:
     ("rule", "changes", "message"),
     [
         ("mamba", {"hybrid_override_pattern": "MX*"}, "unknown kind of layer 'X'"),
-        ("mamba", {"hybrid_override_pattern": "MM"}, "layers of mamba and of attention"),
+        ("mamba", {"hybrid_override_pattern": "MM"}, "both mamba and attention"),
         ("mamba", {"mamba_num_heads": None}, "mamba_num_heads is missing"),
         ("delta", {"layer_types": ["full_attention"]}, "layer_types has 1 entries"),
         ("delta", {"linear_num_key_heads": None}, "linear_num_key_heads is missing"),

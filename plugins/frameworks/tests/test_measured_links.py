@@ -81,7 +81,7 @@ def test_latency_says_nothing_of_a_rate() -> None:
 
 def test_ranks_that_do_not_fit_the_nodes_are_refused() -> None:
     point = LinkPoint(operation="all_reduce", group_size=16, size_bytes=1 << 30, time_s=1.0)
-    with pytest.raises(InputError, match="nodes of 8"):
+    with pytest.raises(InputError, match="nodes of the cluster have 8"):
         link_factors([MeasuredCollective(hosts=1, points=(point,))], links())
     with pytest.raises(InputError, match="not spread evenly"):
         MeasuredCollective(hosts=3, points=(point,))

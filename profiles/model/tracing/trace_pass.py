@@ -300,7 +300,7 @@ class TracedPass:
             return  # a hook before the call has failed
         self.recorder.leave_module()
         self.given.leave(path)
-        if self._is_unit(path, module):
+        if torch._C._functorch.peek_interpreter_stack() is None and self._is_unit(path, module):
             self.recorder.note_handed_on(tree_leaves(output))
         if isinstance(output, Tensor) and self.sharding.rule_of(path) == "row":
             size = output.numel() * output.element_size()
