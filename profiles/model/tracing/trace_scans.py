@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -107,6 +106,7 @@ def fused_scans(module: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         for file in sorted(file for file in files if file.startswith("transformers.models.")):
             for name, function in _FUNCTIONS.items():
-                if hasattr(sys.modules[file], name):
-                    stack.enter_context(patch.object(sys.modules[file], name, function))
+                if original := getattr(sys.modules[file], name, None):
+                    stack.callback(setattr, sys.modules[file], name, original)
+                    setattr(sys.modules[file], name, function)
         yield
