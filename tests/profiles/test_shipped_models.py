@@ -96,7 +96,6 @@ OTHERWISE = {
     # There the experts of every second layer are counted as those of the second half.
     "llama-4-maverick": {"first_dense_layers", "expert_every", "window", "window_layers"},
     "llama-4-scout": {"window", "window_layers"},
-    "mixtral-8x22b": {"vocab_size"},  # 32,000 in the base model, 32,768 in the instruct model
 }
 NOT_READ = {"mamba2-2.7b", "t5-3b", "t5-11b", "t5-base", "t5-large"}
 NOT_READ |= {"vit-base", "vit-large", "vit-huge", "whisper-large"}

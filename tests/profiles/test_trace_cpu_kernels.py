@@ -1,16 +1,38 @@
-"""Models traced for a CPU: 16-bit types, and names of ops."""
+"""What torch does not compute on a CPU in 16 bits is known when a model is traced for one."""
 
 from __future__ import annotations
 
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from profiles.errors import TraceError
 from profiles.hardware.catalogue.device import ACROSS
 from profiles.model.building.build_given import spec_of_module
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.trace import trace_graph
+from profiles.model.tracing.trace_cpu_kernels import _few
+
+
+class Distances(nn.Module):
+    """Of points to each other: torch 2.13 has no kernel of `cdist` in 16 bits on a CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cdist(x, x + 1, p=1)
+
+
+class Careful(nn.Module):
+    """The same, in fp32 where torch refuses."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            return torch.cdist(x, x + 1, p=1)
+        except RuntimeError:
+            return torch.cdist(x.float(), x.float() + 1, p=1).to(x.dtype)
 
 
 class Many(nn.Module):
@@ -41,6 +63,26 @@ def spec_of(module: nn.Module, channels: int = 6) -> ModelSpec:
 
 def traced(spec: ModelSpec, dtype: str, target: str = "cpu") -> ModelGraph:
     return trace_graph(spec, micro_batch=2, sequence_length=1, dtype=dtype, target=target)
+
+
+@pytest.mark.parametrize("channels", [6, 400])  # the call as it is, and one made small
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_op_without_a_kernel_in_16_bits_is_said(dtype: str, channels: int) -> None:
+    spec = spec_of(Distances(), channels)
+    said = (
+        rf"aten._cdist_forward does not run in {dtype} on a CPU \(the forward pass of 1\): torch "
+        rf"2.* says \"cdist\" not implemented for '.*'; .*--precision fp32"
+    )
+    with pytest.raises(TraceError, match=said):
+        traced(spec, dtype)
+    assert traced(spec, "float32").forward_flop > 0
+    assert traced(spec, dtype, target="gpu").forward_flop > 0
+
+
+def test_a_module_that_goes_another_way_is_traced_on_it() -> None:
+    graph = traced(spec_of(Careful()), "bfloat16")
+    ops = [op for block in graph.blocks for op in block.forward_ops]
+    assert [op.dtype for op in ops if op.name == "_cdist_forward"] == ["float32"]
 
 
 def test_what_runs_is_traced() -> None:
@@ -79,3 +121,10 @@ def test_a_trace_draws_no_numbers() -> None:
     torch.manual_seed(0)  # as building a model leaves it
     assert torch.rand(1) == after
     torch.random.set_rng_state(before)
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**62))
+def test_small_sizes_keep_their_order(a: int, b: int) -> None:
+    assert (_few(a) <= _few(b)) or a > b
+    assert _few(2 * a + 1) > _few(a)
+    assert _few(a) <= min(a, 5 + 63)

@@ -1,4 +1,4 @@
-"""nn.Bilinear's op, counted as the larger of the two products that torch makes of it."""
+"""nn.Bilinear's op, counted as the products that torch makes of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from profiles.model.graph import MatmulShape, OpKind, Phase
 from profiles.model.tracing.trace import trace_graph
 
 
-def test_a_bilinear_layer_is_a_product_for_each_output() -> None:
-    """10 outputs of 6 samples: [6, 4] x [4, 5] each; a backward for each factor."""
+def test_a_bilinear_layer_is_two_products_for_each_output() -> None:
+    """10 outputs of 6 samples: [6, 4] x [4, 5] each, then 5 by 5; a backward for each factor."""
     layer = nn.Bilinear(4, 5, 10)
 
     class Both(nn.Module):
@@ -32,8 +32,8 @@ def test_a_bilinear_layer_is_a_product_for_each_output() -> None:
     ]
     (forward,) = (op for op in ops if op.phase is Phase.FORWARD)
     assert forward.kind is OpKind.MATMUL
-    assert forward.matmul == MatmulShape(batch=10, m=6, n=4, k=5)
-    assert forward.work_flop == 2 * 10 * 6 * 5 * 4
+    assert forward.matmul == MatmulShape(batch=10, m=6, n=5, k=4)
+    assert forward.work_flop == 2 * 10 * 6 * 5 * 4 + 2 * 10 * 6 * 5
     # Of the first input, of the weight and of the second: no product is left out.
     backward = [op for op in ops if op.phase is Phase.BACKWARD]
     assert len(backward) == 3

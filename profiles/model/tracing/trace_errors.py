@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,13 +10,12 @@ from torch import Tensor
 from profiles.errors import ShardwrightError, SlowTraceError, TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.graph import Op
+from profiles.model.tracing.trace_cpu_kernels import WAY_OUT, names_half
 
 _WAY_OUT = (
     "and only shapes are traced; pass package.module:factory of a model that decides by shapes or "
     "settings"
 )
-_HALVES = re.compile(r"\b(bfloat16|float16|BFloat16|Half)\b")  # in errors of torch
-_IN_FLOAT32 = "compute it in float32 there (x.float()), or plan in fp32 (--precision fp32)"
 VALUE_DECIDES = f"a value decides what runs (`.item()`, `if tensor`), {_WAY_OUT}"
 # Errors of torch for modules that read values, which a trace of shapes does not have.
 _READS_VALUES = {
@@ -61,7 +59,7 @@ def failure_text(error: Exception) -> str:
             ": nested tensors have shapes that depend on values, and are not traced; pad their "
             "parts to one length and mask the padding"
         )
-    return f"{kind}: {line}{meaning}" + (f"; {_IN_FLOAT32}" if _HALVES.search(line) else "")
+    return f"{kind}: {line}{meaning}" + (f"; {WAY_OUT}" if names_half(line) else "")
 
 
 def traced_loss(built: BuiltModel, output: Any, targets: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -247,19 +248,37 @@ def _recurrence(name: str, args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
 
 
 def _trilinear(args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
-    """nn.Bilinear's op (at::native::_trilinear, torch 2.13) as its first product, in a loop along
-    one dimension; the second does a fraction of that work."""
+    """The two products of nn.Bilinear's op: of the first two factors, and of the result and the
+    third, in a loop along a dimension (at::native::_trilinear, torch 2.13). The shape is that of
+    the product with a sum, or of the larger one."""
     factors, expanded, summed = args[:3], args[3:6], set(args[6])
     along = args[7] if len(args) > 7 else 1
-    sizes = [1] * (factors[0].dim() + len(expanded[0]))
+    sizes = []
     for factor, ones in zip(factors, expanded, strict=True):
         own = iter(factor.shape)
-        sizes = [n if i in ones else max(n, next(own)) for i, n in enumerate(sizes)]
-    *others, k = sorted(sizes[i] for i in summed)
-    batch = 1 if along in summed else sizes[along]
-    n = math.prod(others)
-    shape = MatmulShape(batch=batch, m=math.prod(sizes) // (batch * n * k), n=n, k=k)
-    return shape, 2 * math.prod(sizes)
+        sizes.append([1 if i in ones else next(own) for i in range(factor.dim() + len(ones))])
+    count = max(size[along] for size in sizes)
+    at_once = summed & set(expanded[2])
+    first = _pair(sizes[0], sizes[1], at_once, along, count)
+    between = [
+        1 if i in at_once else max(s, t) for i, (s, t) in enumerate(zip(*sizes[:2], strict=True))
+    ]
+    second = _pair(between, sizes[2], summed - at_once, along, count)
+    both = [(s.k > 1, 2 * s.batch * s.m * s.n * s.k, s) for s in (first, second)]
+    return max(both, key=lambda one: one[:2])[2], sum(flop for _, flop, _ in both)
+
+
+def _pair(
+    a: Sequence[int], b: Sequence[int], summed: set[int], along: int, count: int
+) -> MatmulShape:
+    """The product of two factors with equal numbers of dimensions, `count` times along one."""
+    found = {"batch": count, "m": 1, "n": 1, "k": 1}
+    for i, (s, t) in enumerate(zip(a, b, strict=True)):
+        shared = s > 1 and t > 1
+        if i == along or (i in summed and not shared):
+            continue
+        found["k" if i in summed else "batch" if shared else "m" if s > 1 else "n"] *= max(s, t)
+    return MatmulShape(**found)
 
 
 def _product(a: Tensor, b: Tensor, batched: bool = False) -> MatmulShape:
