@@ -363,7 +363,7 @@ def _attention(
     backward = "backward" in name
     first = 1 if backward else 0
     q, k, v = args[first], args[first + 1], args[first + 2]
-    causal = _is_causal(name, args, kwargs, backward)
+    causal = bool(kwargs.get("is_causal", _causal_flag(name, args, backward)))
     batch, heads, q_len, head_dim = q.shape
     kv_heads, kv_len = k.shape[1], k.shape[2]
     value_dim = v.shape[3]
@@ -385,9 +385,7 @@ def _attention(
     return shape, int(flop)
 
 
-def _is_causal(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], backward: bool) -> bool:
-    if "is_causal" in kwargs:
-        return bool(kwargs["is_causal"])
+def _causal_flag(name: str, args: tuple[Any, ...], backward: bool) -> bool:
     flags = [x for x in args if isinstance(x, bool)]
     # In every aten and shardwright attention op the causal flag is the last boolean but for
     # return_debug_mask, which follows it in two forward variants.
