@@ -1,7 +1,7 @@
 """Applying a plan's tensor and data parallelism to the stages of one rank.
 
 Tensor parallelism splits linear layers by columns or rows, as in Megatron-LM (Shoeybi et al.,
-arXiv 1909.08053, section 3). A rank's shares are plain tensors. torch's ColwiseParallel and
+arXiv 1909.08053, section 3), embedding and head by words. A rank's shares are plain tensors. torch's ColwiseParallel and
 RowwiseParallel make DTensors, whose dispatch costs more than 1 ms of host time per product: a layer
 of Llama then took 6 times the host time of a whole one, and now takes 1.2 to 1.3 times
 (bench/split_layer_host.py). They also lack layers that keep their weight as [in, out] (GPT-2's
@@ -38,9 +38,11 @@ from executor.starting_weights import StartingWeights
 from executor.weight_products import outside_weights
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
-from profiles.model.building.tensor_parallel_rules import Rule, matches
+from profiles.model.building.tensor_parallel_rules import HEAD, TABLE, Rule, matches
 from profiles.model.tracing.trace_tensor_parallel import Sharding, shard
 from simulator.values.plan import Plan
+
+_REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 class _SumOutputs(torch.autograd.Function):
@@ -87,6 +89,37 @@ def _summed(part: Tensor, group: Any) -> Tensor:
     return total
 
 
+class _OwnWords:
+    """Hooks of an embedding with a rank's rows: other words get zeros, and the ranks sum."""
+
+    def __init__(self, stage: StageModule, mesh: Mesh, words: int) -> None:
+        self._stage, self._group = stage, mesh.tp.get_group()
+        self._first, self._words = mesh.at.tp * words, words
+        self._outside: Tensor | None = None
+
+    def row(self, word: int | None) -> int | None:
+        """The row of a word, None if another rank has it."""
+        row = -1 if word is None else word - self._first
+        return row if 0 <= row < self._words else None
+
+    def take(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Hook before the lookup."""
+        if not self._stage.runs_own:
+            return None
+        local = inputs[0] - self._first
+        self._outside = (local < 0) | (local >= self._words)
+        return (local.masked_fill(self._outside, 0), *inputs[1:])
+
+    def give(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        """Hook after the lookup."""
+        if self._outside is None:
+            return output
+        own = output.masked_fill(self._outside.unsqueeze(-1), 0.0)
+        self._outside = None
+        total: Tensor = _SumOutputs.apply(own, self._group)  # type: ignore[no-untyped-call] # torch's is
+        return total
+
+
 class WholeInputs:
     """Whole inputs of layers split by column, shared by consecutive layers that read the same
     tensor (queries, keys and values): autograd adds the gradients of these layers, and the ranks
@@ -126,7 +159,8 @@ class WholeInputs:
 def apply_tensor_parallelism(
     model: nn.Module, rules: Iterable[Rule], mesh: Mesh, starting: StartingWeights
 ) -> Sharding:
-    """Split a stage's linear layers, whose weights are still on meta, over the tp group.
+    """Split a stage's linear layers and vocabulary, whose weights are still on meta, over the tp
+    group; `hook_vocabulary` completes the latter.
 
     Raises TraceError for features that tp does not divide.
     """
@@ -137,13 +171,38 @@ def apply_tensor_parallelism(
         module = model.get_submodule(path)
         if side == "column":
             module.register_forward_pre_hook(inputs.take)
-        else:
+        elif side == "row":
             module.register_forward_pre_hook(inputs.take_share)
             module.register_forward_hook(inputs.give_sum)
     for name in sharding.splits:
         take = partial(sharding.share, name=name, rank=mesh.at.tp)
         starting.split(whole[name], model.get_parameter(name), take)
     return sharding
+
+
+def hook_vocabulary(stage: StageModule, mesh: Mesh) -> None:
+    """Let a stage's embeddings, head and loss work on this rank's words."""
+    group = mesh.tp.get_group()
+
+    def take(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not stage.runs_own:
+            return None
+        return (_SumGradients.apply(inputs[0], group), *inputs[1:])  # type: ignore[no-untyped-call] # torch's is
+
+    def over_ranks(x: Tensor, operation: str) -> Tensor:
+        dist.all_reduce(x, _REDUCTIONS[operation], group)
+        return x
+
+    for path, side in stage.sharding.rules.items():
+        module: Any = stage.model.get_submodule(path)
+        if side == TABLE:
+            own = _OwnWords(stage, mesh, module.num_embeddings)
+            module.padding_idx = own.row(stage.sharding.padding[path])
+            module.register_forward_pre_hook(own.take)
+            module.register_forward_hook(own.give)
+        elif side == HEAD:
+            module.register_forward_pre_hook(take)
+            stage.split_logits(first=mesh.at.tp * module.out_features, reduce=over_ranks)
 
 
 def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, mesh: Mesh) -> None:
