@@ -33,7 +33,7 @@ from executor.stage_inputs import given_again
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
-from profiles.model.building.vocabulary_loss import Reduce, with_split_loss
+from profiles.model.building.build_split_loss import Reduce, with_split_loss
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 _CPU = torch.device("cpu")

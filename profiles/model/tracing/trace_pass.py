@@ -21,8 +21,8 @@ from torch.utils._pytree import tree_leaves
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.activity import doing
 from profiles.model.building.build import BuiltModel, needs_values
+from profiles.model.building.build_split_loss import with_split_loss
 from profiles.model.building.tensor_parallel_rules import HEAD, TABLE
-from profiles.model.building.vocabulary_loss import with_split_loss
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import (
     Fakes,

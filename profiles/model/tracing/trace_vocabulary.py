@@ -1,8 +1,8 @@
 """Find the embedding and the head of a model that tensor parallelism may split by words.
 
 A rank then looks up and multiplies with its words' rows alone, and keeps their logits alone: the
-loss exchanges three numbers per token (vocabulary_loss.py, which says what losses can). The head is
-a linear layer whose output becomes the logits by ops on each number alone (a scale, a soft cap);
+loss exchanges three numbers per token (build_split_loss.py lists the possible losses). The head is a
+linear layer whose output becomes the logits by ops on each number alone (a scale, a soft cap);
 tables are the embeddings with as many rows that are called with whole numbers.
 """
 
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from profiles.model.building.build import BuiltModel
+from profiles.model.building.build_split_loss import with_split_loss
 from profiles.model.building.tensor_parallel_rules import HEAD, TABLE, Rule
-from profiles.model.building.vocabulary_loss import with_split_loss
 from profiles.model.tracing.trace_random_block import block_calls, linear_layers
 
 # Autograd nodes (torch 2.13) of ops on each number alone.

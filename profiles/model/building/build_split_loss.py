@@ -2,7 +2,7 @@
 
 Megatron-LM, arXiv 1909.08053, section 3: the ranks exchange three numbers per token in place of its
 logits. A loss function need not know of the split: inside `SplitLogits` its call of torch's
-cross_entropy is that of the rank's logits. What sums or compares over ranks is a parameter.
+cross_entropy is that of the rank's logits. The reduction over ranks is a parameter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Reduce = Callable[[Tensor, str], Tensor]
 """(one rank's numbers, `sum` or `max`) -> those over all ranks, in the same memory."""
 
 _IGNORED = -100  # torch's default ignore_index
-# Functions that keep all logits of a token side by side, and those that give no logits.
+# Functions that keep all logits of a token next to each other, and those that return no logits.
 _SHAPING = {"__getitem__", "contiguous", "double", "flatten", "float", "reshape", "to", "view"}
 _ASKING = {"__get__", "dim", "ndimension", "numel", "size", "stride", "is_floating_point"}
 

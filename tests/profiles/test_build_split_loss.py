@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from profiles.model.building.vocabulary_loss import split_cross_entropy
+from profiles.model.building.build_split_loss import split_cross_entropy
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
