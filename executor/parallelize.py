@@ -1,12 +1,12 @@
 """Applying a plan's tensor and data parallelism to the stages of one rank.
 
-Tensor parallelism splits linear layers by columns or rows, as in Megatron-LM (Shoeybi et al.,
-arXiv 1909.08053, section 3), embedding and head by words. A rank's shares are plain tensors. torch's ColwiseParallel and
-RowwiseParallel make DTensors, whose dispatch costs more than 1 ms of host time per product: a layer
-of Llama then took 6 times the host time of a whole one, and now takes 1.2 to 1.3 times
-(bench/split_layer_host.py). They also lack layers that keep their weight as [in, out] (GPT-2's
-Conv1D), and layers with one weight for query, key and value, of which a rank's share has a part of
-each.
+Tensor parallelism splits linear layers by columns or rows, embedding and head by words, as in
+Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3). A rank's shares are plain tensors.
+torch's ColwiseParallel and RowwiseParallel make DTensors, whose dispatch costs more than 1 ms of
+host time per product: a layer of Llama then took 6 times the host time of a whole one, and now
+takes 1.2 to 1.3 times (bench/split_layer_host.py). They also lack layers that keep their weight as
+[in, out] (GPT-2's Conv1D), and layers with one weight for query, key and value, of which a rank's
+share has a part of each.
 
 Data parallelism by ZeRO stage: 0 keeps everything whole (replica_gradients.py); 1 to 3 are FSDP2
 (fully_shard per block), which sums each block's gradients in the backward that makes them: under 1,

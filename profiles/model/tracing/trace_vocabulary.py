@@ -1,8 +1,8 @@
 """Find the embedding and the head of a model that tensor parallelism may split by words.
 
 A rank then looks up and multiplies with its words' rows alone, and keeps their logits alone: the
-loss exchanges three numbers per token (build_split_loss.py lists the possible losses). The head is a
-linear layer whose output becomes the logits by ops on each number alone (a scale, a soft cap);
+loss exchanges three numbers per token (build_split_loss.py lists the possible losses). The head is
+a linear layer whose output becomes the logits by ops on each number alone (a scale, a soft cap);
 tables are the embeddings with as many rows that are called with whole numbers.
 """
 
