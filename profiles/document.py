@@ -105,15 +105,18 @@ def write_document(
     write_text(path, to_json(data))
 
 
-def read_mapping(path: str | Path, *, expected: str = "") -> dict[str, Any]:
+def read_mapping(path: str | Path, *, expected: str = "", head: bool = False) -> dict[str, Any]:
     """The top-level table of a TOML or JSON file, as plain values.
 
     expected  kind of file, for messages: `a memory snapshot of torch as JSON`
+    head      reads only what precedes the first empty line
     Raises DocumentError for other files.
     """
     file = Path(path)
     hint = f"; is it {expected}?" if expected else ""
     text = read_text(file)
+    if head:
+        text = text.partition("\n\n")[0]
     try:
         data = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
     except ValueError as error:  # of either parser, and a number of too many digits

@@ -60,7 +60,7 @@ def _paths(folder: str) -> dict[str, Path]:
 def _aliases() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, path in _paths("devices").items():
-        for alias in (name, *read_mapping(path).get("aliases", ())):
+        for alias in (name, *read_mapping(path, head=True).get("aliases", ())):
             if alias in found:
                 raise InputError(f"{path}: the alias {alias!r} is {found[alias]}'s already")
             found[alias] = name

@@ -351,7 +351,7 @@ def load_framework(name: str) -> Framework:
         raise DocumentError(f"{path} is not a {FRAMEWORK_SCHEMA} file: see its key 'schema'")
     memory = data.get("memory", {})
     data["memory"] = [memory, *(_over(memory, each) for each in data.pop("memory_at", ()))]
-    data.setdefault("rules", {})["name"] = name
+    data["rules"] = {**data.get("rules", {}), "name": name}
     framework: Framework = decode(Framework, data, where=str(path))
     return framework
 
@@ -373,12 +373,17 @@ def _merged_file(name: str, before: tuple[str, ...]) -> tuple[Path, dict[str, An
         )
     if name in before:
         raise DocumentError(f"{path}: like goes round in a circle: {' -> '.join((*before, name))}")
-    own = read_mapping(path)
+    own = dict((read_mapping if name.endswith(".toml") else _shipped_file)(path))
     base = own.pop("like", "")
     if not base:
         return path, own
     _, inherited = _merged_file(base, (*before, name))
     return path, _over({k: v for k, v in inherited.items() if k not in _OWN}, own)
+
+
+@functools.cache
+def _shipped_file(path: Path) -> Mapping[str, Any]:
+    return read_mapping(path)
 
 
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
