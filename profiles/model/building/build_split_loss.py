@@ -22,7 +22,7 @@ Reduce = Callable[[Tensor, str], Tensor]
 """(one rank's numbers, `sum` or `max`) -> those over all ranks, in the same memory."""
 
 _IGNORED = -100  # torch's default ignore_index
-# Functions that keep the order of the logits of a token, and those that return no logits.
+# Functions that keep the order of a token's logits, and functions that return no logits.
 _SHAPING = {"__getitem__", "contiguous", "double", "flatten", "float", "reshape", "to", "view"}
 _ASKING = {"__get__", "dim", "ndimension", "numel", "size", "stride", "is_floating_point"}
 
