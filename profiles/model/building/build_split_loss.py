@@ -37,19 +37,19 @@ class _MeanCrossEntropy(torch.autograd.Function):
         local = local.masked_fill(outside, 0).unsqueeze(-1)
         shifted = logits - peak.unsqueeze(-1)
         wanted = reduce(shifted.gather(-1, local).squeeze(-1).masked_fill(outside, 0.0), "sum")
-        shares = shifted.exp_()
-        total = reduce(shares.sum(-1), "sum")
-        shares /= total.unsqueeze(-1)
+        exponentials = shifted.exp_()
+        total = reduce(exponentials.sum(-1), "sum")
         weights = counted.to(logits.dtype) / counted.sum()
-        ctx.save_for_backward(shares, local, outside, weights)
+        ctx.save_for_backward(exponentials, total, local, outside, weights)
         return (total.log() - wanted).mul_(weights).sum()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        shares, local, outside, weights = ctx.saved_tensors
-        made = shares.clone()
-        made.scatter_add_(-1, local, (outside.to(made.dtype) - 1.0).unsqueeze(-1))
-        made *= (gradient * weights).unsqueeze(-1)
+        exponentials, total, local, outside, weights = ctx.saved_tensors
+        weights = gradient * weights
+        # In the memory of the exponentials, as large as the logits: a backward runs once.
+        made = exponentials.mul_((weights / total).unsqueeze(-1))
+        made.scatter_add_(-1, local, (-weights).masked_fill(outside, 0.0).unsqueeze(-1))
         return made, None, None, None
 
 
