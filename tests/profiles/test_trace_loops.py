@@ -58,8 +58,9 @@ def _model(config: dict[str, Any], folder: Path) -> ModelSpec:
     return resolve_model(str(path))
 
 
-def _trace(spec: ModelSpec, length: int) -> Any:
-    return trace_graph(spec, micro_batch=2, sequence_length=length, dtype="bfloat16")
+def _trace(spec: ModelSpec, length: int, batch: int = 2, like: Any = None) -> Any:
+    settings: dict[str, Any] = {"sequence_length": length, "dtype": "bfloat16", "like": like}
+    return trace_graph(spec, micro_batch=batch, **settings)
 
 
 @pytest.mark.parametrize(("config", "scans"), [(_JAMBA, 7), (_RWKV, 2)])
@@ -131,10 +132,10 @@ class Layer(nn.Module):
         super().__init__()
         self.wide, self.narrow = nn.Linear(8, width), nn.Linear(width, 8)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, number: int = 0, gate: Tensor | None = None) -> Tensor:
         Layer.calls += 1
         added: Tensor = self.narrow(self.wide(x).relu())
-        return x + added
+        return x + (added if gate is None else added * gate)
 
 
 class Alternating(nn.Module):
@@ -161,6 +162,42 @@ def test_of_layers_of_two_structures_by_turns_three_of_each_are_traced() -> None
     graph = _trace(resolve_model(f"{__name__}:alternating"), 1)
     assert Layer.calls == 6
     assert [ref.kind for ref in graph.chain] == [0, *[1, 2] * 7, 1, 3]
+
+
+class Numbered(Alternating):
+    """Layers that get their number, and a tensor without a gradient of the first module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        gate = x.detach()
+        for number, layer in enumerate(self.layers):
+            x = layer(x, number, gate)
+        out: Tensor = self.head(x)
+        return out
+
+
+def numbered() -> tuple[nn.Module, Tensor]:
+    return Numbered(), torch.zeros(2, 8)
+
+
+def test_skipped_layers_get_their_number_and_read_what_the_traced_ones_read() -> None:
+    Layer.calls = 0
+    graph = _trace(resolve_model(f"{__name__}:numbered"), 1)
+    assert Layer.calls < 16
+    assert [ref.entry for ref in graph.chain[1:17]] == [f"layers.{n}" for n in range(16)]
+    assert tuple(range(1, 17)) in [branch.consumers for branch in graph.branches]
+
+
+def test_of_a_model_traced_before_one_block_of_each_kind_is_traced() -> None:
+    spec = resolve_model(f"{__name__}:alternating")
+    first, whole = (_trace(spec, 1, batch) for batch in (2, 3))
+    Layer.calls = 0
+    assert _trace(spec, 1, 3, like=first) == whole
+    assert Layer.calls == 3  # the first opens no block
 
 
 class Nested(nn.Module):

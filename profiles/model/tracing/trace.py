@@ -30,6 +30,7 @@ from profiles.model.tracing.trace_block_boundaries import (
     container_members,
     cut_candidates,
     repeated,
+    repeated_as,
 )
 from profiles.model.tracing.trace_blocks import TracedBlocks
 from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
@@ -59,7 +60,7 @@ def trace_graph(
     dtype: str,
     tp: int = 1,
     target: str = "gpu",
-    trusted: bool = False,
+    like: ModelGraph | None = None,
     rules: tuple[Rule, ...] = (),
     backward: bool = True,
 ) -> ModelGraph:
@@ -67,7 +68,8 @@ def trace_graph(
 
     target    `gpu`: attention is one fused kernel, as on every accelerator; `cpu`: as torch runs
               it on a CPU
-    trusted   repeated blocks are known to be equal: only the first of each group is traced
+    like      a graph of the model at another batch or tp: of its blocks of one kind, only the first
+              is traced, and values decide as there
     rules     of tensor parallelism, valid for tp; derived if there are none
     backward  False for a graph without backward ops
 
@@ -84,7 +86,7 @@ def trace_graph(
     sharding = shard(built.module, built.tensor_parallel, tp)
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
-    skipped = repeated(built.module, candidates, trusted=trusted)
+    skipped = repeated_as(built.module, like.chain) if like else repeated(built.module, candidates)
     alone = 1  # members at the end of a group that are traced themselves
     with no_logged_failures(), FakeTensorMode(allow_non_fake_inputs=True):
         fakes = make_fake(built, skipped)
@@ -95,8 +97,9 @@ def trace_graph(
             try:
                 run.trace(fakes, target, backward=backward)
                 inside = _within_state(run) | _differentiated(run) | _not_replayed(run)
-                assumed = set[int]()
-                if not inside:
+                assumed = _assumed_in(like, run.entries)
+                if not inside and assumed is None:
+                    assumed = set()
                     inside = _by_values(run, again, assumed, fakes, target)
                 if inside:
                     whole |= inside
@@ -104,16 +107,21 @@ def trace_graph(
                     skipped = {k: v for k, v in skipped.items() if not {k, v} & set(inside)}
                     fakes = make_fake(built, skipped)
                     continue
-                once = trusted and alone == 1
-                traced = TracedBlocks(run, trusted=once, alone=alone, assumed=assumed)
+                traced = TracedBlocks(
+                    run, trusted=like is not None, alone=alone, assumed=assumed or set()
+                )
                 blocks = traced.blocks()
             except NotRepeated:
-                blocks, alone = None, 2
+                blocks, alone = None, _MOST_ALONE
             if blocks is not None:
                 break
-            # Only the last decoder layer creates the gradient of the encoder's output.
-            skipped = repeated(built.module, candidates, alone=2) if alone == 1 else {}
-            alone = 2
+            if like is not None:
+                like, alone, skipped = None, 1, repeated(built.module, candidates)
+            else:
+                # The last of the blocks that read one tensor creates its gradient, the one before
+                # adds to it out of place, the others in place.
+                first, alone = alone == 1, _MOST_ALONE
+                skipped = repeated(built.module, candidates, alone=alone) if first else {}
             fakes = make_fake(built, skipped)
     kinds: dict[str, int] = {}
     chain = []
@@ -134,6 +142,14 @@ def trace_graph(
         branches=traced.branches(),
         state=tuple(run.state),
     )
+
+
+def _assumed_in(like: ModelGraph | None, entries: list[str]) -> set[int] | None:
+    """The blocks in which an assumed truth value decides which code runs, by a graph of the same
+    blocks; None if there is no such graph."""
+    if like is None or [ref.entry for ref in like.chain] != entries:
+        return None
+    return {i for i, ref in enumerate(like.chain) if like.kinds[ref.kind].assumed_values}
 
 
 def _why_alone(run: TracedPass) -> str:
@@ -193,6 +209,7 @@ def _above(run: TracedPass) -> set[str]:
     return {entry[:i] for entry in run.entries for i, c in enumerate(entry) if c == "."} | {""}
 
 
+_MOST_ALONE = 3
 _MOST_TRIED = 32  # truth values, each a forward pass; later ones count as deciding
 
 

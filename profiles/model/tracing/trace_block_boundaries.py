@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from profiles.model.graph import BlockRef
 
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 _INDEX_NAMES = ("idx", "index", "layer_id", "layer_number")
@@ -111,6 +113,19 @@ def repeated(
     return traced_as
 
 
+def repeated_as(module: nn.Module, chain: Sequence[BlockRef]) -> dict[str, str]:
+    """Skipped block -> the first of the same kind and structure, by the chain of an earlier trace
+    of the module."""
+    first: dict[Any, str] = {}
+    traced_as: dict[str, str] = {}
+    for ref in chain[1:]:
+        key = (ref.kind, structure(module.get_submodule(ref.entry)))
+        model = first.setdefault(key, ref.entry)
+        if model != ref.entry:
+            traced_as[ref.entry] = model
+    return traced_as
+
+
 @contextmanager
 def other_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Within the context, a call of the module runs `forward`."""
@@ -126,14 +141,14 @@ def other_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[No
 
 
 class Output:
-    """The structure of a traced call's outputs: leaves that are inputs, and specs of new
-    tensors."""
+    """The structure of the outputs of a traced call of the module at `path`: leaves that are
+    inputs, and specs of new tensors."""
 
-    def __init__(self, args: Any, kwargs: Any, out: Any) -> None:
+    def __init__(self, path: str, args: Any, kwargs: Any, out: Any) -> None:
         inputs = tree_leaves((args, kwargs))
         leaves, self.spec = tree_flatten(out)
         positions = {id(x): i for i, x in enumerate(inputs) if isinstance(x, Tensor)}
-        self.inputs = [_spec(x) for x in inputs]
+        self.inputs = _specs(path, inputs)
         self.leaves: list[Any] = []
         for leaf in leaves:
             if isinstance(leaf, Tensor) and id(leaf) in positions:
@@ -143,9 +158,10 @@ class Output:
             else:
                 self.leaves.append(("plain", leaf))
 
-    def fits(self, args: Any, kwargs: Any) -> bool:
-        """Whether the arguments of a call equal the recorded ones apart from values."""
-        return [_spec(x) for x in tree_leaves((args, kwargs))] == self.inputs
+    def fits(self, path: str, args: Any, kwargs: Any) -> bool:
+        """Whether the arguments of a call of the module at `path` equal the recorded ones apart
+        from the values of tensors and the module's number in its list."""
+        return _specs(path, tree_leaves((args, kwargs))) == self.inputs
 
     def make(self, args: Any, kwargs: Any) -> Any:
         """Outputs of the recorded shapes, connected to the inputs for autograd."""
@@ -191,6 +207,12 @@ def _layout(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
     for dim in sorted(range(x.dim()), key=lambda d: (x.stride(d), -d)):
         strides[dim], size = size, size * x.shape[dim]
     return tuple(x.shape), tuple(strides), x.dtype
+
+
+def _specs(path: str, leaves: list[Any]) -> list[Any]:
+    last = path.rpartition(".")[2]
+    number = int(last) if last.isdecimal() else None
+    return ["its number" if type(x) is int and x == number else _spec(x) for x in leaves]
 
 
 def _spec(x: Any) -> Any:

@@ -81,8 +81,8 @@ class TracedBlocks:
 
     def _last_agrees(self, last_stub: int, entry: str, model: Block) -> bool:
         """Whether the next traced block of this structure after the skipped ones equals the one
-        that they repeat. If two are traced, the second may differ only in its backward; otherwise
-        blocks of one structure may alternate."""
+        that they repeat. If several are traced, the others may differ only in their backward;
+        otherwise blocks of one structure may alternate."""
         part = self.traced.built.module.get_submodule
         own = structure(part(entry))
         after = range(last_stub + 1, len(self.cuts))

@@ -199,11 +199,12 @@ class TracedPass:
         return f"{self.recorder.phase.value} pass, {self.recorder.operations:,} ops, now in {path}"
 
     def _hook(self, stack: ExitStack) -> None:
-        recipes: dict[str, Output] = {}
+        recipes: dict[str, tuple[Output, list[int]]] = {}
         standing = set(self.skipped.values())
 
         def remember(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            recipes.setdefault(path, Output(args, kwargs, output))
+            read = self._read_from_others(tree_leaves((args, kwargs)))
+            recipes.setdefault(path, (Output(path, args, kwargs, output), read))
 
         def keep(handle: Any) -> None:
             stack.callback(handle.remove)
@@ -227,13 +228,26 @@ class TracedPass:
             if p.requires_grad and isinstance(p, FakeTensor):
                 keep(p.register_post_accumulate_grad_hook(_drop_gradient))
 
-    def _substitute(self, path: str, recipes: dict[str, Output], *args: Any, **kwargs: Any) -> Any:
+    def _read_from_others(self, leaves: list[Any]) -> list[int]:
+        """Indices of the arguments that the current block has read from an earlier one."""
+        here, found = len(self.cuts) - 1, []
+        for i, x in enumerate(leaves):
+            record = self.recorder.storage_of(x) if isinstance(x, Tensor) else None
+            if record and (record.segment, here, record.number) in self.recorder.crossings:
+                found.append(i)
+        return found
+
+    def _substitute(
+        self, path: str, recipes: dict[str, tuple[Output, list[int]]], *args: Any, **kwargs: Any
+    ) -> Any:
         """A skipped module's forward: new tensors like the outputs of the module it repeats."""
         model = self.skipped[path]
-        recipe = recipes.get(model)
-        if recipe is None or not recipe.fits(args, kwargs) or self.cuts[-1].entry != path:
+        recipe, read = recipes.get(model, (None, []))
+        if recipe is None or not recipe.fits(path, args, kwargs) or self.cuts[-1].entry != path:
             raise NotRepeated
         self.cuts[-1].stub_of = model
+        leaves = tree_leaves((args, kwargs))
+        self.recorder.note_inputs([leaves[i] for i in read], len(self.cuts) - 1)
         with self.recorder.pause():
             made = recipe.make(args, kwargs)
         for x in tree_leaves(made):

@@ -141,18 +141,18 @@ def _run(built: BuiltModel, paths: list[str], traced_as: dict[str, str]) -> list
 
     def note(path: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         found.setdefault(path, Call(path, module, args, kwargs))
-        recipes.setdefault(path, Output(args, kwargs, output))
+        recipes.setdefault(path, Output(path, args, kwargs, output))
         # New tensors: their consumers are after the block.
         output = tree_map_only(Tensor, lambda x: x.view_as(x), output)
         outputs.setdefault(path, tensors(output))
         return output
 
     def note_large(path: str, inner: str, _: Any, args: Any, kwargs: Any, output: Any) -> None:
-        large[path].setdefault(inner, Output(args, kwargs, output))
+        large[path].setdefault(inner, Output(inner, args, kwargs, output))
 
-    def repeat(original: Any, model: str, *args: Any, **kwargs: Any) -> Any:
+    def repeat(original: Any, path: str, model: str, *args: Any, **kwargs: Any) -> Any:
         recipe = recipes.get(model)
-        if recipe is None or not recipe.fits(args, kwargs):
+        if recipe is None or not recipe.fits(path, args, kwargs):
             return original(*args, **kwargs)
         return recipe.make(args, kwargs)
 
@@ -167,7 +167,7 @@ def _run(built: BuiltModel, paths: list[str], traced_as: dict[str, str]) -> list
                 stack.callback(child.register_forward_hook(hook, with_kwargs=True).remove)
         for path, model in traced_as.items():
             module = built.module.get_submodule(path)
-            stack.enter_context(other_forward(module, partial(repeat, module.forward, model)))
+            stack.enter_context(other_forward(module, partial(repeat, module.forward, path, model)))
         stack.enter_context(torch.device("meta"))  # for the tensors of stubs
         stack.enter_context(as_in_real_runs(built.module))
         stack.enter_context(expected_shapes(unknown=True))

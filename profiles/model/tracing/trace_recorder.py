@@ -164,7 +164,7 @@ class Recorder(TorchDispatchMode):
         self._sum = None
         segment, module = self._place()
         given = tensors_in((args, kwargs))
-        weighted = self._note_inputs(given, segment)
+        weighted = self.note_inputs(given, segment)
         try:
             out = func(*args, **kwargs)
             op = describe_op(func, args, kwargs, out, phase=self.phase, module=module)
@@ -253,7 +253,7 @@ class Recorder(TorchDispatchMode):
             self._module_numbers.append(torch._C._autograd._get_sequence_nr())
             self._module_paths.append(path)
 
-    def _note_inputs(self, given: list[Tensor], segment: int) -> bool:
+    def note_inputs(self, given: list[Tensor], segment: int) -> bool:
         """Record the read tensors; returns whether one of them depends on parameters."""
         weighted = False
         for x in given:

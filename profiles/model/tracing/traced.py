@@ -117,7 +117,6 @@ def trace_model(
 
     cache  folder of earlier traces; torch is imported only if one is missing
     """
-    trusted = False
 
     @functools.cache
     def facts() -> ExecutorFacts:
@@ -126,36 +125,32 @@ def trace_model(
 
         return executor_facts(spec, sequence_length=sequence_length)
 
-    def trace_at(micro_batch: int, tp: int) -> ModelGraph:
-        nonlocal trusted
+    def trace_at(micro_batch: int, tp: int, like: ModelGraph | None = None) -> ModelGraph:
         need_to_build(spec)
         from profiles.model.tracing.trace import trace_graph
 
-        graph = trace_graph(
+        return trace_graph(
             spec,
             micro_batch=micro_batch,
             sequence_length=sequence_length,
             dtype=dtype,
             tp=tp,
             target=target,
-            trusted=trusted and micro_batch in _BATCHES,
+            like=like,
             rules=facts().rules if tp > 1 else (),
         )
-        # Blocks of one label and equal weights are of one kind: one of them is enough from now on.
-        alike = {(b.label, *((p.name, p.full_shape) for p in b.parameters)) for b in graph.kinds}
-        trusted = trusted or len(alike) == len(graph.kinds)
-        return graph
 
     def make(tp: int) -> TraceFile:
         graphs: tuple[ModelGraph, ...] = ()
         why = ""
         if tp == 1:
-            graphs = tuple(trace_at(batch, 1) for batch in _BATCHES)
+            first = trace_at(_BATCHES[0], 1)
+            graphs = (first, trace_at(_BATCHES[1], 1, first))
             alone = facts().why_not(1)
             graphs = tuple(replace(graph, why_not_tensor_parallel=alone) for graph in graphs)
         elif not (why := facts().why_not(tp)):
             try:
-                graphs = tuple(trace_at(batch, tp) for batch in _BATCHES)
+                graphs = tuple(trace_at(batch, tp, files[1].graphs[0]) for batch in _BATCHES)
             except ShardwrightError as error:
                 why = str(error)
         return TraceFile(
