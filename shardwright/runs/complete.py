@@ -45,6 +45,7 @@ Answers = Mapping[str, Any]
 __all__ = ["UnsupportedRunError", "complete_run"]
 
 
+@functools.lru_cache(maxsize=4096)  # `validate` fits and compares the same rows
 def complete_run(run: PublishedRun) -> TrainingRun:
     """The run as a prediction needs it, other answers taken where the usual ones are impossible.
 
