@@ -1,12 +1,12 @@
 """Applying a plan's tensor and data parallelism to the stages of one rank.
 
-Tensor parallelism splits linear layers by columns or rows, as in Megatron-LM (Shoeybi et al.,
-arXiv 1909.08053, section 3). A rank's shares are plain tensors. torch's ColwiseParallel and
-RowwiseParallel make DTensors, whose dispatch costs more than 1 ms of host time per product: a layer
-of Llama then took 6 times the host time of a whole one, and now takes 1.2 to 1.3 times
-(bench/split_layer_host.py). They also lack layers that keep their weight as [in, out] (GPT-2's
-Conv1D), and layers with one weight for query, key and value, of which a rank's share has a part of
-each.
+Tensor parallelism splits linear layers by columns or rows, embedding and head by words, as in
+Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3). A rank's shares are plain tensors.
+torch's ColwiseParallel and RowwiseParallel make DTensors, whose dispatch costs more than 1 ms of
+host time per product: a layer of Llama then took 6 times the host time of a whole one, and now
+takes 1.2 to 1.3 times (bench/split_layer_host.py). They also lack layers that keep their weight as
+[in, out] (GPT-2's Conv1D), and layers with one weight for query, key and value, of which a rank's
+share has a part of each.
 
 Data parallelism by ZeRO stage: 0 keeps everything whole (replica_gradients.py); 1 to 3 are FSDP2
 (fully_shard per block), which sums each block's gradients in the backward that makes them: under 1,
@@ -38,9 +38,11 @@ from executor.starting_weights import StartingWeights
 from executor.weight_products import outside_weights
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
-from profiles.model.building.tensor_parallel_rules import Rule, matches
+from profiles.model.building.tensor_parallel_rules import HEAD, TABLE, Rule, matches
 from profiles.model.tracing.trace_tensor_parallel import Sharding, shard
 from simulator.values.plan import Plan
+
+_REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 class _SumOutputs(torch.autograd.Function):
@@ -126,7 +128,8 @@ class WholeInputs:
 def apply_tensor_parallelism(
     model: nn.Module, rules: Iterable[Rule], mesh: Mesh, starting: StartingWeights
 ) -> Sharding:
-    """Split a stage's linear layers, whose weights are still on meta, over the tp group.
+    """Split a stage's linear layers and vocabulary, whose weights are still on meta, over the tp
+    group; `hook_vocabulary` completes the latter.
 
     Raises TraceError for features that tp does not divide.
     """
@@ -137,13 +140,55 @@ def apply_tensor_parallelism(
         module = model.get_submodule(path)
         if side == "column":
             module.register_forward_pre_hook(inputs.take)
-        else:
+        elif side == "row":
             module.register_forward_pre_hook(inputs.take_share)
             module.register_forward_hook(inputs.give_sum)
     for name in sharding.splits:
         take = partial(sharding.share, name=name, rank=mesh.at.tp)
         starting.split(whole[name], model.get_parameter(name), take)
     return sharding
+
+
+def hook_vocabulary(stage: StageModule, mesh: Mesh) -> None:
+    """Let a stage's embeddings, head and loss work on this rank's words: a lookup gives zeros for
+    other words, and the ranks sum."""
+    group, rank = mesh.tp.get_group(), mesh.at.tp
+    outside: dict[nn.Module, Tensor] = {}
+
+    def look_up(table: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not stage.runs_own:
+            return None
+        row = inputs[0] - rank * table.num_embeddings
+        outside[table] = (row < 0) | (row >= table.num_embeddings)
+        return (row.masked_fill(outside[table], 0), *inputs[1:])
+
+    def sum_rows(table: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        if table not in outside:
+            return output
+        own = output.masked_fill(outside.pop(table).unsqueeze(-1), 0.0)
+        total: Tensor = _SumOutputs.apply(own, group)  # type: ignore[no-untyped-call] # torch's is
+        return total
+
+    def take(head: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not stage.runs_own:
+            return None
+        return (_SumGradients.apply(inputs[0], group), *inputs[1:])  # type: ignore[no-untyped-call] # torch's is
+
+    def over_ranks(x: Tensor, operation: str) -> Tensor:
+        dist.all_reduce(x, _REDUCTIONS[operation], group)
+        return x
+
+    for path, side in stage.sharding.rules.items():
+        module: Any = stage.model.get_submodule(path)
+        if side == TABLE:
+            padding = stage.sharding.padding[path]
+            owner, row = (-1, 0) if padding is None else divmod(padding, module.num_embeddings)
+            module.padding_idx = row if owner == rank else None
+            module.register_forward_pre_hook(look_up)
+            module.register_forward_hook(sum_rows)
+        elif side == HEAD:
+            module.register_forward_pre_hook(take)
+            stage.split_logits(first=rank * module.out_features, reduce=over_ranks)
 
 
 def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, mesh: Mesh) -> None:

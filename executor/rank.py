@@ -18,6 +18,7 @@ from executor.mesh import Mesh, gather_all, local
 from executor.parallelize import (
     apply_fully_sharded,
     apply_tensor_parallelism,
+    hook_vocabulary,
     kept_whole,
     own_gradient,
     own_part,
@@ -140,6 +141,7 @@ class Rank:
             stage = StageModule(built, flow, first, last, split=split, device=self.device)
             rules = self.plan.tensor_parallel
             stage.sharding = apply_tensor_parallelism(stage.model, rules, self.mesh, starting)
+            hook_vocabulary(stage, self.mesh)
             if self._backend:
                 self.compiled |= compile_units(stage, self._backend)
             apply_recompute(stage, cut.recompute)

@@ -33,6 +33,7 @@ from executor.stage_inputs import given_again
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
+from profiles.model.building.build_split_loss import Reduce, with_split_loss
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 _CPU = torch.device("cpu")
@@ -107,7 +108,16 @@ class StageModule(nn.Module):
         """Whether the stage is the whole model, so that nothing is replayed."""
         return self.first == 0 and self.last == len(self.flow.entries)
 
+    @property
+    def runs_own(self) -> bool:
+        """Whether the unit that runs is the stage's own, not a placeholder of another's."""
+        return self.is_whole or self._running_own
+
     # --- set-up -------------------------------------------------------------------------------
+
+    def split_logits(self, *, first: int, reduce: Reduce) -> None:
+        """Take the loss of this rank's logits, as `with_split_loss`."""
+        self._built = with_split_loss(self._built, first=first, reduce=reduce)
 
     def _install(self) -> None:
         modules = dict(self.model.named_modules())

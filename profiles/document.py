@@ -109,7 +109,7 @@ def read_mapping(path: str | Path, *, expected: str = "", head: bool = False) ->
     """The top-level table of a TOML or JSON file, as plain values.
 
     expected  kind of file, for messages: `a memory snapshot of torch as JSON`
-    head      reads only what precedes the first empty line
+    head      reads only the part before the first empty line
     Raises DocumentError for other files.
     """
     file = Path(path)

@@ -16,6 +16,7 @@ from planner.space import divisors
 from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.building.tensor_parallel_rules import HEAD
 from profiles.model.figures.figures_from_trace import figures_of_trace
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
@@ -96,7 +97,8 @@ def figures_of(model: str | TracedModel, seq: int | None, *, runs_here: bool = T
         return described_of(model, seq, runs_here=runs_here).figures
     if _is_named(model) or model.target != "gpu":
         return described_of(model.source, seq, runs_here=runs_here).figures
-    return figures_of_trace(model.at(2)).figures
+    whole = not any(kind == HEAD for _, kind in model.tensor_parallel)
+    return replace(figures_of_trace(model.at(2)).figures, whole_vocabulary=whole)
 
 
 def _is_named(model: TracedModel) -> bool:

@@ -68,7 +68,12 @@ class RunTensors:
         self._conditions = run_conditions(run, framework) if conditions is None else conditions
         self._run, self._framework, self._fp32 = run, framework, run.precision == "fp32"
         tp = run.degrees.tp
-        self._splits = {"tp": tp, "sequence": tp if run.sequence_parallel else 1, "none": 1}
+        self._splits = {
+            "tp": tp,
+            "sequence": tp if run.sequence_parallel else 1,
+            "vocabulary": framework.vocabulary_ranks(run.model, tp),
+            "none": 1,
+        }
         self._elements: dict[str, float] = {}
         self._layers: dict[str, LayerBytes] = {}
 

@@ -88,7 +88,7 @@ def run_static_bytes(
     Norms and the router are whole on each rank. Frozen weights have neither gradient nor state.
     """
     degrees = run.degrees
-    tp = degrees.tp if framework.splits_vocabulary else 1
+    tp = framework.vocabulary_ranks(run.model, degrees.tp)
     # Stages of our executor hold copies of their own (executor/rank.py), those of others one.
     whole_sums = framework.own_executor and degrees.pp > 1
     once = degrees.pp > 1 and not framework.own_executor

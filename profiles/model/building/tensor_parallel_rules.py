@@ -1,7 +1,7 @@
 """Rules for the layers that tensor parallelism splits, by module path.
 
-The rules are derived from the model's calls (trace_derive_tensor_parallel.py) and are part of a
-plan. Embedding, head and experts in one tensor stay whole on every rank. This file needs no torch.
+The rules are derived from the model's calls (trace_derive_tensor_parallel.py, trace_vocabulary.py)
+and are part of a plan. Experts in one tensor stay whole on every rank. This file needs no torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ fused_column_3, fused_row_1:4  the same for a weight of adjacent parts (equal, o
                              proportions), each split separately
 local_sizes view 0 2         a module with sizes of the whole in its code, see local_sizes_of
 sum_gradient                 a whole parameter whose gradients are summed over the ranks
+vocabulary_table, vocabulary_head  the embedding and the last linear layer, split by words where tp
+                             divides their number, otherwise whole
 """
+
+TABLE, HEAD = "vocabulary_table", "vocabulary_head"
 
 
 class UnevenSizeError(ValueError):

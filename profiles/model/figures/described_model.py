@@ -78,10 +78,20 @@ def traced_figures(
 def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputError], str]:
     """The figures of a trace, or its error, which most requests of one command meet again."""
     try:
-        return figures_of_trace(_traced(spec, length))
+        found = figures_of_trace(_traced(spec, length))
+        whole = bool(spec.factory) and not splits_vocabulary(spec)
+        return replace(found, figures=replace(found.figures, whole_vocabulary=whole))
     except (InputError, TraceError) as error:
         kind = TraceError if isinstance(error, TraceError) else InputError
         return kind, str(error)
+
+
+def splits_vocabulary(spec: ModelSpec) -> bool:
+    """Whether tensor parallelism may split embedding and head of a factory's model."""
+    from profiles.model.building.build import build_model
+    from profiles.model.tracing.trace_vocabulary import vocabulary_rules
+
+    return bool(vocabulary_rules(build_model(spec, micro_batch=_SAMPLES, sequence_length=1)))
 
 
 def _traced(spec: ModelSpec, length: int) -> ModelGraph:

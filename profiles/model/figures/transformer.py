@@ -126,6 +126,8 @@ class Transformer:
                       arXiv 2601.18089); 0 for the hidden size
     unfused_gelu      GELU by its tanh approximation, written as several ops (`gelu_new` of
                       transformers), which eager PyTorch runs one by one
+    whole_vocabulary   our executor does not split embedding and head, since the loss takes all
+                       logits (trace_vocabulary.py)
     vector_parameters  average norms and biases per layer, if counted; 0: from `biases`
     predicted_ahead   further tokens predicted by one block of `predicting_layers` layers each, with
                       separate logits (multi-token prediction, DeepSeek-V3, arXiv 2412.19437,
@@ -163,6 +165,7 @@ class Transformer:
     predicting_layers: int = 1
     unfused_gelu: bool = False
     gated_attention: bool = False
+    whole_vocabulary: bool = False
 
     def __post_init__(self) -> None:
         counts = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size")

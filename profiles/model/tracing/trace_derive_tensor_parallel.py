@@ -40,6 +40,7 @@ from profiles.model.tracing.trace_tensor_parallel_check import (
     first_line,
     local_sizes,
 )
+from profiles.model.tracing.trace_vocabulary import VocabularyWatch
 
 Parts = tuple[int, ...]
 _DERIVED_FOR = 2
@@ -100,7 +101,8 @@ class DerivedBlock:
 def derive_rules(built: BuiltModel) -> Derived:
     """The rules of a model on meta."""
     try:
-        calls, traced_as = block_calls(built)
+        with VocabularyWatch.of(built) as vocabulary:
+            calls, traced_as = block_calls(vocabulary.noting)
         layered = [call for call in calls if len(linear_layers(call.module)) > 1]
         blocks = [_derived(call) for call in layered]
         if any(block.roles for block in blocks):
@@ -119,7 +121,8 @@ def derive_rules(built: BuiltModel) -> Derived:
     if split and split < _LEAST_SHARE * work:
         share = f"the linear layers that can be split do {split / work:.0%} of its blocks' work"
         return Derived((), (share, *reasons))
-    return Derived(_rules(built.module, blocks, traced_as), reasons, tuple(blocks))
+    rules = _rules(built.module, blocks, traced_as)
+    return Derived((*rules, *vocabulary.rules()) if rules else (), reasons, tuple(blocks))
 
 
 def _derived(call: Call) -> DerivedBlock:

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_leaves
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.activity import doing
 from profiles.model.building.build import BuiltModel, needs_values
+from profiles.model.building.build_split_loss import with_split_loss
+from profiles.model.building.tensor_parallel_rules import HEAD, TABLE
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes, loss_of
 from profiles.model.fake_tensors.trace_fakes import (
     Fakes,
@@ -159,7 +161,8 @@ class TracedPass:
             try:
                 output = self.built.call(self.built.module, *fakes.args)
                 self.by_value = bool(self.expected)
-                loss = loss_of(shapes, partial(traced_loss, self.built), output, fakes.targets)
+                traced = partial(traced_loss, self._with_own_loss())
+                loss = loss_of(shapes, traced, output, fakes.targets)
                 check_loss(loss)
                 del output
                 self.state = watch.state(len(self.cuts))
@@ -179,6 +182,17 @@ class TracedPass:
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
                     f"tensors: {failure_text(error)}"
                 ) from error
+
+    def _with_own_loss(self) -> BuiltModel:
+        """The model with the loss of a rank's logits, whose exchanges are recorded."""
+        if not self.sharding.splits_logits:
+            return self.built
+
+        def reduce(x: Tensor, _: str) -> Tensor:
+            self._add_collective(Phase.FORWARD, "", x.numel() * x.element_size())
+            return x
+
+        return with_split_loss(self.built, first=0, reduce=reduce)
 
     def _progress(self) -> str:
         path = self.recorder._path[-1] or "the model"
@@ -289,7 +303,7 @@ class TracedPass:
         self.given.enter((*args, *kwargs.values()))
         if "Attention" in type(module).__name__:
             self.attention_inputs.setdefault(path, self._numbers(tree_leaves((args, kwargs))))
-        if args and self.sharding.rule_of(path) == "column":
+        if args and self.sharding.rule_of(path) in ("column", HEAD):
             self._note_column(path, args[0])
 
     def _leave(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
@@ -302,7 +316,7 @@ class TracedPass:
         self.given.leave(path)
         if torch._C._functorch.peek_interpreter_stack() is None and self._is_unit(path, module):
             self.recorder.note_handed_on(tree_leaves(output))
-        if isinstance(output, Tensor) and self.sharding.rule_of(path) == "row":
+        if isinstance(output, Tensor) and self.sharding.rule_of(path) in ("row", TABLE):
             size = output.numel() * output.element_size()
             self._add_collective(Phase.FORWARD, path, size)
 

@@ -2,7 +2,8 @@
 
 A column-split linear layer has a share of the output features, a row-split one of the input
 features (Megatron-LM, arXiv 1909.08053, section 3). If query, key and value share one weight, a
-rank has a part of each: features are reordered to [rank, part, feature] and then split evenly.
+rank has a part of each: features are reordered to [rank, part, feature] and then split evenly. Of
+the vocabulary a rank has its words' rows of the embedding and of the head.
 
 `q.view(batch, length, self.num_heads, self.head_dim)` uses the number of all heads, but a rank has
 only some of them. In modules with `local_sizes` rules such numbers are divided by tp during the
@@ -23,6 +24,8 @@ from torch.overrides import TorchFunctionMode
 
 from profiles.errors import TraceError
 from profiles.model.building.tensor_parallel_rules import (
+    HEAD,
+    TABLE,
     LocalSizes,
     Rule,
     UnevenSizeError,
@@ -35,16 +38,23 @@ from profiles.model.building.tensor_parallel_rules import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Split modules (path -> `column` or `row`) and split parameters (name -> dimension, and the
-    proportions of the adjacent parts in it)."""
+    """Split modules (path -> `column`, `row`, TABLE or HEAD) and split parameters (name ->
+    dimension, and the proportions of the adjacent parts in it); `padding` of split embeddings is
+    the word without a gradient."""
 
     tp: int
+    padding: dict[str, int | None] = field(default_factory=dict)
     rules: dict[str, str] = field(default_factory=dict)
     splits: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
 
     def rule_of(self, path: str) -> str:
-        """`column`, `row` or ""."""
+        """`column`, `row`, TABLE, HEAD or ""."""
         return self.rules.get(path, "")
+
+    @property
+    def splits_logits(self) -> bool:
+        """Whether a rank has the logits of its words alone."""
+        return HEAD in self.rules.values()
 
     def full_shape(self, name: str, local: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
         """The shape over the whole tp group, and the split dimension."""
@@ -77,6 +87,7 @@ def shard(model: nn.Module, rules: Iterable[Rule], tp: int) -> Sharding:
             if side and matches(pattern, path) and module._parameters.get("weight") is not None:
                 made.rules[path] = side
                 _shard_layer(path, module, side, parts, made)
+    _shard_vocabulary(model, rules, made)
     use_local_sizes(model, rules, tp)
     return made
 
@@ -100,6 +111,32 @@ def _shard_layer(
         made.splits[f"{path}.{key}"] = dim, parts
     names = ("nx", "nf") if transposed else ("in_features", "out_features")
     setattr(module, names[columns], module.get_parameter("weight").shape[split["weight"]])
+
+
+def _shard_vocabulary(model: nn.Module, rules: tuple[Rule, ...], made: Sharding) -> None:
+    """Split tables and head by words, unless tp does not divide their number; parameters that they
+    share with each other or with other modules stay shared."""
+    shares: dict[nn.Parameter, nn.Parameter] = {}
+    for path, module in model.named_modules():
+        kinds = [kind for pattern, kind in rules if kind in (TABLE, HEAD) and path == pattern]
+        weight = module._parameters.get("weight")
+        if not kinds or weight is None or weight.shape[0] % made.tp:
+            continue
+        words = weight.shape[0]
+        made.rules[path] = kinds[0]
+        for whole in module.parameters(recurse=False):
+            if whole not in shares and whole.shape[0] == words:
+                shares[whole] = _empty(whole, (words // made.tp, *whole.shape[1:]))
+        if isinstance(module, nn.Embedding):
+            made.padding[path] = module.padding_idx
+            module.num_embeddings, module.padding_idx = words // made.tp, None
+        else:
+            module.out_features = words // made.tp
+    for path, module in model.named_modules():
+        for key, p in module._parameters.items():
+            if p in shares:
+                module._parameters[key] = shares[p]
+                made.splits[f"{path}.{key}" if path else key] = 0, (1,)
 
 
 def _empty(like: torch.Tensor, shape: tuple[int, ...]) -> nn.Parameter:

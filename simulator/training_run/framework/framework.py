@@ -187,7 +187,7 @@ class Framework:
     attention  `fused` (the best kernel of the device), `flash-2` (FlashAttention-2, without
                features newer than Ampere) or `unfused` (scores in memory)
     vocabulary_multiple   the vocabulary is padded to a multiple of this times tp; 1 for no padding
-    splits_vocabulary   tables of embeddings, head and logits are split over tp
+    splits_vocabulary   tables of embeddings, head and logits are split over tp (`vocabulary_ranks`)
     layer      elementwise work and kernels of a layer
     expert_bias_passes   the same for adding experts' output biases, in units of the experts' token
                width; 0 if fused into a kernel, or not counted
@@ -301,6 +301,13 @@ class Framework:
         if model.biases and self.layer_norm:
             return self.layer_norm
         return self.layer
+
+    def vocabulary_ranks(self, model: Transformer, tp: int) -> int:
+        """Tensor-parallel ranks that share the vocabulary. Our executor splits it where tp divides
+        it and the loss can take a share (trace_vocabulary.py); others pad it, or split it unevenly.
+        """
+        uneven = self.own_executor and (model.whole_vocabulary or model.vocab_size % tp != 0)
+        return tp if self.splits_vocabulary and not uneven else 1
 
     def memory_at(self, zero_stage: int) -> FrameworkMemory:
         """Its memory at a ZeRO stage; raises InputError if its file does not describe the stage."""

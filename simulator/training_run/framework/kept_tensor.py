@@ -13,7 +13,7 @@ _BOTH = ("input", "norm", "normed", "attention", "attention-again", "projected",
 DENSE_PARTS = (*_BOTH, "mlp", "mlp-again", "activation")
 EXPERT_PARTS = (*_BOTH, "routing", "experts", "expert-activation", "shared")
 PARTS = ("", *DENSE_PARTS, *EXPERT_PARTS)
-SPLITS = ("tp", "sequence", "none")
+SPLITS = ("tp", "sequence", "vocabulary", "none")
 PLACES = ("layer", "head", "embedding", "step")
 
 
@@ -27,7 +27,8 @@ class KeptTensor:
             `normed` the output of a norm, `activation` that of an activation function
     width   elements per token, or of a whole weight (framework/tensor_width.py)
     bytes   per element;  count  tensors of this kind
-    split   sharding: `tp`, `sequence` (tp, with sequence parallelism only) or `none`
+    split   sharding: `tp`, `sequence` (tp, with sequence parallelism only), `vocabulary` (tp, where
+            the framework splits that) or `none`
     only    conditions, all required (framework/run_conditions.py)
     most    for the width `parameters`: largest number of elements (bucket size); 0 for no limit
 

@@ -99,8 +99,7 @@ def padded_vocabulary(run: TrainingRun, stack: Framework) -> int:
 
 def vocabulary_share(run: TrainingRun, stack: Framework) -> float:
     """The rows of a table, or logits of a token, that a rank holds."""
-    whole = padded_vocabulary(run, stack)
-    return whole / run.degrees.tp if stack.splits_vocabulary else float(whole)
+    return padded_vocabulary(run, stack) / stack.vocabulary_ranks(run.model, run.degrees.tp)
 
 
 def layer_work(
