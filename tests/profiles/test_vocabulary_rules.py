@@ -78,6 +78,13 @@ def test_embedding_and_head_of_plain_logits(module: Callable[[], nn.Module]) -> 
     assert vocabulary_rules(_built(module, _next_word)) == SPLIT
 
 
+def test_a_loss_that_ignores_a_class() -> None:
+    def loss(logits: Tensor, tokens: Tensor) -> Tensor:
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), tokens.view(-1), ignore_index=-1)
+
+    assert vocabulary_rules(_built(lambda: Small(_same), loss)) == SPLIT
+
+
 @pytest.mark.parametrize(
     "module",
     [
