@@ -41,7 +41,8 @@ class ReadsTable(Small):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [batch, length, words]."""
-        return self.head(self.layer(self.words(tokens) + self.table.mean()))
+        logits: Tensor = self.head(self.layer(self.words(tokens) + self.table.mean()))
+        return logits
 
     def __init__(self) -> None:
         super().__init__(_same)
