@@ -61,13 +61,13 @@ def section_report(section: Section) -> RenderableType:
 
 def printed_table(made: Table) -> RenderableType:
     """The table in text; long words are folded, never cut. A table of several numbers that is wider
-    than the terminal has its longest texts on lines of their own."""
+    than the terminal has its longest texts on separate lines."""
     apart = _texts_apart(made)
     return _stacked(made, apart) if apart else _grid(made)
 
 
 def _texts_apart(made: Table) -> list[int]:
-    """Columns of text to print on lines of their own; [] if the table fits, has few numbers, or
+    """Columns of text to print on separate lines; [] if the table fits, has few numbers, or
     does not fit without its texts either."""
     lines = [made.heads, *made.rows]
     widths = [max(_width(line[n]) for line in lines) + len(_GAP) for n in range(len(made.heads))]
