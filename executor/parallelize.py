@@ -89,37 +89,6 @@ def _summed(part: Tensor, group: Any) -> Tensor:
     return total
 
 
-class _OwnWords:
-    """Hooks of an embedding with a rank's rows: other words get zeros, and the ranks sum."""
-
-    def __init__(self, stage: StageModule, mesh: Mesh, words: int) -> None:
-        self._stage, self._group = stage, mesh.tp.get_group()
-        self._first, self._words = mesh.at.tp * words, words
-        self._outside: Tensor | None = None
-
-    def row(self, word: int | None) -> int | None:
-        """The row of a word, None if another rank has it."""
-        row = -1 if word is None else word - self._first
-        return row if 0 <= row < self._words else None
-
-    def take(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Hook before the lookup."""
-        if not self._stage.runs_own:
-            return None
-        local = inputs[0] - self._first
-        self._outside = (local < 0) | (local >= self._words)
-        return (local.masked_fill(self._outside, 0), *inputs[1:])
-
-    def give(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Hook after the lookup."""
-        if self._outside is None:
-            return output
-        own = output.masked_fill(self._outside.unsqueeze(-1), 0.0)
-        self._outside = None
-        total: Tensor = _SumOutputs.apply(own, self._group)  # type: ignore[no-untyped-call] # torch's is
-        return total
-
-
 class WholeInputs:
     """Whole inputs of layers split by column, shared by consecutive layers that read the same
     tensor (queries, keys and values): autograd adds the gradients of these layers, and the ranks
@@ -181,10 +150,26 @@ def apply_tensor_parallelism(
 
 
 def hook_vocabulary(stage: StageModule, mesh: Mesh) -> None:
-    """Let a stage's embeddings, head and loss work on this rank's words."""
-    group = mesh.tp.get_group()
+    """Let a stage's embeddings, head and loss work on this rank's words: a lookup gives zeros for
+    other words, and the ranks sum."""
+    group, rank = mesh.tp.get_group(), mesh.at.tp
+    outside: dict[nn.Module, Tensor] = {}
 
-    def take(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def look_up(table: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not stage.runs_own:
+            return None
+        row = inputs[0] - rank * table.num_embeddings
+        outside[table] = (row < 0) | (row >= table.num_embeddings)
+        return (row.masked_fill(outside[table], 0), *inputs[1:])
+
+    def sum_rows(table: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+        if table not in outside:
+            return output
+        own = output.masked_fill(outside.pop(table).unsqueeze(-1), 0.0)
+        total: Tensor = _SumOutputs.apply(own, group)  # type: ignore[no-untyped-call] # torch's is
+        return total
+
+    def take(head: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if not stage.runs_own:
             return None
         return (_SumGradients.apply(inputs[0], group), *inputs[1:])  # type: ignore[no-untyped-call] # torch's is
@@ -196,13 +181,14 @@ def hook_vocabulary(stage: StageModule, mesh: Mesh) -> None:
     for path, side in stage.sharding.rules.items():
         module: Any = stage.model.get_submodule(path)
         if side == TABLE:
-            own = _OwnWords(stage, mesh, module.num_embeddings)
-            module.padding_idx = own.row(stage.sharding.padding[path])
-            module.register_forward_pre_hook(own.take)
-            module.register_forward_hook(own.give)
+            padding = stage.sharding.padding[path]
+            owner, row = (-1, 0) if padding is None else divmod(padding, module.num_embeddings)
+            module.padding_idx = row if owner == rank else None
+            module.register_forward_pre_hook(look_up)
+            module.register_forward_hook(sum_rows)
         elif side == HEAD:
             module.register_forward_pre_hook(take)
-            stage.split_logits(first=mesh.at.tp * module.out_features, reduce=over_ranks)
+            stage.split_logits(first=rank * module.out_features, reduce=over_ranks)
 
 
 def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, mesh: Mesh) -> None:

@@ -70,6 +70,12 @@ def quiet_steps(logs: Sequence[RankLog]) -> tuple[int, ...]:
     return tuple(sorted(quiet[outer : len(quiet) - outer]))
 
 
+def has_quiet_step(logs: Sequence[RankLog]) -> bool:
+    """Whether no rank waited for a core in some counted step."""
+    counted = range(logs[0].warm_up, len(logs[0].steps))
+    return any(all(log.steps[i].delay_fraction <= DELAY_LIMIT for log in logs) for i in counted)
+
+
 def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[tuple[int, str, float]]:
     """Stage, letter and seconds of the gap before each action of a step, except before the first
     action and gaps in which the rank waited for a message."""

@@ -21,7 +21,7 @@ from typing import Any
 from executor.pipeline_times import (
     RankLog,
     block_points,
-    quiet_steps,
+    has_quiet_step,
     step_overhead,
     weight_shares,
     whole_points,
@@ -30,7 +30,6 @@ from profiles.document import decode, encode
 from profiles.errors import InputError, ModelError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
-from profiles.hardware.probe.cpu_clock import DELAY_LIMIT
 from profiles.hardware.probe.fingerprint import available_memory_bytes
 from profiles.hardware.probe.measured_blocks import with_blocks
 from profiles.hardware.probe.probe_reference import combined_references, time_references
@@ -47,7 +46,7 @@ from simulator.values.workload import Workload
 
 # The first steps make gradients, optimizer states and connections; they are not counted.
 WARM_UP_STEPS = 2
-# A pipeline without one undisturbed step is measured anew.
+# The first plan is run again while every step of it is disturbed.
 _ATTEMPTS = 3
 # Interpreter, torch and transformers of one process (measured: 0.23 GiB with torch alone).
 _PROCESS_BYTES = 0.5 * 2**30
@@ -168,8 +167,7 @@ class BlockProbe:
     def _timed(
         self, plans: Mapping[Plan, int]
     ) -> tuple[list[list[RankLog]], tuple[ReferencePoint, ...]]:
-        """The logs of all ranks for each plan, and the machine's speed before and after; repeated
-        while every step of the first plan is disturbed."""
+        """The logs of all ranks for each plan, and the machine's speed before and after."""
         if min(plans.values()) < 1:
             raise InputError(f"measuring blocks needs at least one step, got {min(plans.values())}")
         job = {
@@ -177,22 +175,18 @@ class BlockProbe:
             "plans": [encode(plan) for plan in plans],
             "num_steps": list(plans.values()),
         }
-        for _ in range(_ATTEMPTS):
-            answers = run_workers(
-                "executor.probe_pipeline:run_pipelines",
-                job,
-                num_processes=self.cluster.num_devices,
-                threads_per_process=self.threads_per_device,
-                progress=self.progress,
-            )
-            logs = [
-                [decode(RankLog, answer["logs"][index], where="rank") for answer in answers]
-                for index in range(len(plans))
-            ]
-            quiet = quiet_steps(logs[0])  # all steps where none was undisturbed
-            if all(log.steps[i].delay_fraction <= DELAY_LIMIT for log in logs[0] for i in quiet):
-                break
-        else:
+        answers = run_workers(
+            "executor.probe_pipeline:run_pipelines",
+            job,
+            num_processes=self.cluster.num_devices,
+            threads_per_process=self.threads_per_device,
+            progress=self.progress,
+        )
+        logs = [
+            [decode(RankLog, answer["logs"][index], where="rank") for answer in answers]
+            for index in range(len(plans))
+        ]
+        if not has_quiet_step(logs[0]):
             logger.warning(
                 "%s: every measured step waited for cores that other programs had, in %d attempts; "
                 "its times are too long. Measure again when the machine is quiet.",
@@ -277,7 +271,7 @@ def run_pipelines(job: Mapping[str, Any], reporter: Callable[..., None]) -> dict
     import torch
     import torch.distributed as dist
 
-    from executor.mesh import make_mesh
+    from executor.mesh import gather_all, make_mesh
     from executor.rank import Rank
     from executor.recorder import BlockRecorder
     from executor.train import train_step
@@ -291,20 +285,23 @@ def run_pipelines(job: Mapping[str, Any], reporter: Callable[..., None]) -> dict
     logs = []
     before = time_references(barrier=dist.barrier)
     for index, plan in enumerate(plans):
-        recorder = BlockRecorder()
-        with Rank(plan, spec, make_mesh(plan, device.type), device, recorder) as rank:
-            recorder.watch(rank.stages, plan.block_entries)
-            for number in range(counts[index]):
-                done = sum(counts[:index]) + number
-                reporter(done, sum(counts), f"{spec.name}, micro-batch {plan.micro_batch}")
-                train_step(rank, recorder)
-        log = RankLog(
-            # A loss may be no number of JSON's.
-            steps=tuple(replace(step, loss=None) for step in recorder.steps),
-            blocks=tuple(recorder.blocks),
-            stamping=tuple(recorder.stamping),
-            warm_up=WARM_UP_STEPS,
-        )
+        for _ in range(1 if index else _ATTEMPTS):
+            recorder = BlockRecorder()
+            with Rank(plan, spec, make_mesh(plan, device.type), device, recorder) as rank:
+                recorder.watch(rank.stages, plan.block_entries)
+                for number in range(counts[index]):
+                    done = sum(counts[:index]) + number
+                    reporter(done, sum(counts), f"{spec.name}, micro-batch {plan.micro_batch}")
+                    train_step(rank, recorder)
+            log = RankLog(
+                # A loss may be no number of JSON's.
+                steps=tuple(replace(step, loss=None) for step in recorder.steps),
+                blocks=tuple(recorder.blocks),
+                stamping=tuple(recorder.stamping),
+                warm_up=WARM_UP_STEPS,
+            )
+            if has_quiet_step(gather_all(log)):
+                break
         logs.append(encode(log))
         dist.barrier()
     references = combined_references([before, time_references(barrier=dist.barrier)])

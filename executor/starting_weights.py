@@ -27,6 +27,7 @@ def parameters_on_meta() -> Iterator[None]:
         register(module, name, param)
         if param is not None and param.device.type != "meta":
             made = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+            made._is_hf_initialized = True  # type: ignore[attr-defined] # transformers then draws no values
             module._parameters[name] = made
 
     nn.Module.register_parameter = to_meta  # type: ignore[method-assign, assignment] # undone

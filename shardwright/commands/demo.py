@@ -59,9 +59,15 @@ def demo(
     local, plan_path, run_path = (output / n for n in ("local.json", "plan.json", "run.json"))
     spec = resolve_model(MODEL)
 
-    _step(1, "measure this machine as two devices", f"profile --quick --devices 2 -o {local}")
+    _step(
+        1,
+        "measure this machine as two devices (fp32 alone; the command measures bf16 too)",
+        f"profile --quick --devices 2 -o {local}",
+    )
     with Bar("measuring", quiet=False) as progress:
-        cluster = measure_machine(2, 1, date=today, quick=True, progress=progress)
+        cluster = measure_machine(
+            2, 1, date=today, quick=True, half_precision=False, progress=progress
+        )
 
     _step(
         2, f"trace {MODEL}, a Llama of 8 layers", f"fit {MODEL} --seq {SEQUENCE} --precision fp32"

@@ -9,6 +9,7 @@ never changed; a row that cannot have run as stated keeps its usual answers, and
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +25,7 @@ from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework, memory_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
-from simulator.training_run.step.features import features
+from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.priced_runs import price_runs
 
 # Counted tensors are off by about so much on frameworks that nobody measured (docs/accuracy.md,
@@ -44,6 +45,7 @@ Answers = Mapping[str, Any]
 __all__ = ["UnsupportedRunError", "complete_run"]
 
 
+@functools.lru_cache(maxsize=4096)  # `validate` fits and compares the same rows
 def complete_run(run: PublishedRun) -> TrainingRun:
     """The run as a prediction needs it, other answers taken where the usual ones are impossible.
 
@@ -101,9 +103,8 @@ def _fastest(
             except ShardwrightError:
                 continue
             if _could_run(done, 1.0):
-                possible.append(
-                    (float(price_runs([done]).parts.total_s[0]), len(possible), done, answers)
-                )
+                priced = price_runs([done], x=_features_of(done))
+                possible.append((float(priced.parts.total_s[0]), len(possible), done, answers))
         if possible and (not every or count == most):
             _, _, done, answers = min(possible, key=lambda each: each[:2])
             if usual is not None:
@@ -176,12 +177,17 @@ def _could_run(run: TrainingRun, off: float) -> bool:
     described, or was never compared with a measured peak, nor was that of layers with a state."""
     try:
         fits = _may_fit(run, off)
-        if off > 1.0 and fits:
-            return True
-        features([run])  # a layout that cannot be computed cannot have run
+        if fits == (off > 1.0):
+            return fits
+        _features_of(run)  # a layout that cannot be computed cannot have run
         return fits
     except ShardwrightError:
         return off > 1.0
+
+
+@functools.lru_cache(maxsize=1)
+def _features_of(run: TrainingRun) -> Features:
+    return features([run])
 
 
 def _may_fit(run: TrainingRun, off: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 
@@ -28,34 +29,38 @@ def device_of(run: PublishedRun, said: list[str]) -> Device:
     if run.device.strip().lower() in _NONE:
         raise UnsupportedRunError(run.id, "no device is given")
     try:
-        return _as_software_sees(run, _named(run.device, said), said)
+        device, assumed = _named(run.device)
+        said += assumed
+        return _as_software_sees(run, device, said)
     except InputError as error:
         raise UnsupportedRunError(run.id, str(error)) from error
 
 
-def _named(text: str, said: list[str]) -> Device:
+@functools.cache
+def _named(text: str) -> tuple[Device, tuple[str, ...]]:
+    """The device of this text, and what was assumed."""
     name = re.sub(r"[\s_]+", "-", text.strip().lower())
     for vendor in _VENDORS:
         name = name.removeprefix(vendor)
     for asked in (text, name, *_reordered(name)):
         try:
-            return get_device(asked)
+            return get_device(asked), ()
         except UnknownNameError:
             continue
     variant = variant_of(name)
     memory = _MEMORY.match(variant.base)
     if memory is None:
-        return get_device(text)
+        return get_device(text), ()
     try:
         plain = get_device(memory["head"])
     except UnknownNameError:
-        return get_device(text)
+        return get_device(text), ()
     gigabytes = int(memory["gb"])
     if abs(gigabytes / (plain.memory_bytes.value / _GIB) - 1) < _SAME_MEMORY:
-        return get_device(variant.name_of(plain.name))
-    said.append(f"device {plain.name} with {gigabytes} GB: {text!r} has no file of its own")
+        return get_device(variant.name_of(plain.name)), ()
+    assumed = f"device {plain.name} with {gigabytes} GB: {text!r} has no file of its own"
     watts = f"@{variant.watts}w" if variant.watts else ""
-    return get_device(f"{plain.name}@{gigabytes}gb{watts}")
+    return get_device(f"{plain.name}@{gigabytes}gb{watts}"), (assumed,)
 
 
 def _reordered(name: str) -> list[str]:

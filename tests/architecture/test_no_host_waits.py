@@ -27,7 +27,7 @@ ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     ("mesh.py", "gather_all"): ("all_gather_object",),
     ("mesh.py", "Mesh.group_of"): ("new_group",),
     ("rank.py", "Rank._synchronise_ties"): ("gather_all",),
-    ("probe_pipeline.py", "run_pipelines"): ("barrier",),
+    ("probe_pipeline.py", "run_pipelines"): ("barrier", "gather_all"),
     ("train.py", "_run"): ("barrier",),
     ("train.py", "_check_ranks_agree"): ("gather_all",),
     ("train.py", "_measure"): ("gather_all",),

@@ -17,7 +17,7 @@ from shardwright import api
 from simulator.values.workload import Workload
 from tests.equality import models, routes
 from tests.equality.models import TOKENS
-from tests.equality.questions import CachedAnswer, Kind, Question, answered_questions
+from tests.equality.questions import CachedAnswer, Kind, Question, answered_questions, traced_for
 from tests.equality.routes import Difference, NotApplicable, Numbers, differences, in_the_answer
 
 SEED = 20261124
@@ -95,7 +95,8 @@ def test_a_row_of_a_table_of_modules_gives_the_numbers_of_its_plan(
         work=Workload(global_batch=16, sequence_length=TOKENS, precision=precision),
         pins={"tp": 1, "pp": 1, "zero": 0, "micro_batch": 16, "recompute": "none"},
     )
-    answer = api.plan(question.model, question.cluster, question.work, **question.pins)
+    model = question.model if kind is Kind.EXECUTOR else traced_for(question)
+    answer = api.plan(model, question.cluster, question.work, **question.pins)
     answered = CachedAnswer(question=question, answer=answer)
     theirs = routes.of_the_module_row(answered)
     assert {"step_time_s low", "peak_memory_gib high"} <= set(theirs)

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from profiles.model.building.build_split_loss import split_cross_entropy
 
 
+@pytest.mark.parametrize("ignored", [-100, 5])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_loss_and_gradients_are_those_of_whole_logits(ranks: int) -> None:
+def test_loss_and_gradients_are_those_of_whole_logits(ranks: int, ignored: int) -> None:
     torch.manual_seed(0)
     words = 24
     whole = (30 * torch.randn(7, words, dtype=torch.float64)).requires_grad_()
     targets = torch.randint(0, words, (7,))
-    expected = nn.functional.cross_entropy(whole, targets)
+    targets[2] = ignored
+    expected = nn.functional.cross_entropy(whole, targets, ignore_index=ignored)
     (3 * expected).backward()
 
     barrier, held = Barrier(ranks), [torch.empty(0)] * ranks
@@ -34,7 +36,7 @@ def test_loss_and_gradients_are_those_of_whole_logits(ranks: int) -> None:
 
         first = rank * words // ranks
         share = whole.detach()[:, first : first + words // ranks].clone().requires_grad_()
-        loss = split_cross_entropy(share, targets, first=first, reduce=reduce)
+        loss = split_cross_entropy(share, targets, first=first, reduce=reduce, ignored=ignored)
         (3 * loss).backward()
         assert share.grad is not None
         return loss.detach(), share.grad

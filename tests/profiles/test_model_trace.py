@@ -38,9 +38,17 @@ def spec_of(name: str, folder: Path) -> ModelSpec:
     return resolve_model(str(path))
 
 
+_GRAPHS: dict[object, ModelGraph] = {}
+
+
 def traced(name: str, folder: Path, **options: Any) -> ModelGraph:
+    """The graph of a small model, traced once for all tests."""
     settings = {"micro_batch": 2, "sequence_length": SEQUENCE, "dtype": "float32", "target": "cpu"}
-    return trace_graph(spec_of(name, folder), **{**settings, **options})
+    settings |= options
+    key = (name, *sorted(settings.items()))
+    if key not in _GRAPHS:
+        _GRAPHS[key] = trace_graph(spec_of(name, folder), **settings)
+    return _GRAPHS[key]
 
 
 def traced_as(text: str, *, batch: int = 2, length: int = 1) -> ModelGraph:

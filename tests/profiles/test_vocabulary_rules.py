@@ -41,7 +41,8 @@ class ReadsTable(Small):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [batch, length, words]."""
-        return self.head(self.layer(self.words(tokens) + self.table.mean()))
+        logits: Tensor = self.head(self.layer(self.words(tokens) + self.table.mean()))
+        return logits
 
     def __init__(self) -> None:
         super().__init__(_same)
@@ -76,6 +77,13 @@ def _built(module: Callable[[], nn.Module], loss: Callable[[Any, Any], Tensor]) 
 )
 def test_embedding_and_head_of_plain_logits(module: Callable[[], nn.Module]) -> None:
     assert vocabulary_rules(_built(module, _next_word)) == SPLIT
+
+
+def test_a_loss_that_ignores_a_class() -> None:
+    def loss(logits: Tensor, tokens: Tensor) -> Tensor:
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), tokens.view(-1), ignore_index=-1)
+
+    assert vocabulary_rules(_built(lambda: Small(_same), loss)) == SPLIT
 
 
 @pytest.mark.parametrize(

@@ -90,12 +90,14 @@ def measure_machine(
     *,
     date: str,
     quick: bool = False,
+    half_precision: bool = True,
     progress: Progress = no_progress,
     kept: Path | None = None,
 ) -> Cluster:
     """This machine as a cluster of `num_devices` devices named `local`, with every measured point.
 
     date      ISO date of the measurement
+    half_precision  measures 16-bit ops too, which some CPUs run seven times slower
     progress  called with (done, total, label); total is exact
     kept      file with the finished parts of an interrupted measurement of the same day, which is
               continued; the caller deletes it once the result is saved
@@ -112,7 +114,7 @@ def measure_machine(
         rng=np.random.default_rng(0),
     )
     return measure_cases(
-        cases,
+        [case for case in cases if half_precision or case.dtype == "float32"],
         num_devices,
         threads_per_device=threads_per_device,
         date=date,

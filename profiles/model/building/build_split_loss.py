@@ -21,7 +21,7 @@ from profiles.model.building.build import BuiltModel
 Reduce = Callable[[Tensor, str], Tensor]
 """(one rank's numbers, `sum` or `max`) -> those over all ranks, in the same memory."""
 
-_IGNORED = -100  # torch's default ignore_index
+_IGNORED = -100  # torch's default
 # Functions that keep the order of a token's logits, and functions that return no logits.
 _SHAPING = {"__getitem__", "contiguous", "double", "flatten", "float", "reshape", "to", "view"}
 _ASKING = {"__get__", "dim", "ndimension", "numel", "size", "stride", "is_floating_point"}
@@ -29,8 +29,10 @@ _ASKING = {"__get__", "dim", "ndimension", "numel", "size", "stride", "is_floati
 
 class _MeanCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, first: int, reduce: Reduce) -> Tensor:
-        counted = targets != _IGNORED
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, first: int, reduce: Reduce, ignored: int
+    ) -> Tensor:
+        counted = targets != ignored
         peak = reduce(logits.amax(-1), "max")
         local = targets - first
         outside = (local < 0) | (local >= logits.shape[-1])
@@ -50,17 +52,19 @@ class _MeanCrossEntropy(torch.autograd.Function):
         # In the memory of the exponentials, as large as the logits: a backward runs once.
         made = exponentials.mul_((weights / total).unsqueeze(-1))
         made.scatter_add_(-1, local, (-weights).masked_fill(outside, 0.0).unsqueeze(-1))
-        return made, None, None, None
+        return made, None, None, None, None
 
 
-def split_cross_entropy(logits: Tensor, targets: Tensor, *, first: int, reduce: Reduce) -> Tensor:
+def split_cross_entropy(
+    logits: Tensor, targets: Tensor, *, first: int, reduce: Reduce, ignored: int = _IGNORED
+) -> Tensor:
     """The mean cross entropy of a rank's logits [token, share of the vocabulary], equal on all
     ranks; its gradient is that of the rank's logits.
 
-    targets  [token], classes of the whole vocabulary; -100 does not count
+    targets  [token], classes of the whole vocabulary; tokens of the class `ignored` do not count
     first    class of the rank's first logit
     """
-    loss: Tensor = _MeanCrossEntropy.apply(logits, targets, first, reduce)  # type: ignore[no-untyped-call] # torch's is
+    loss: Tensor = _MeanCrossEntropy.apply(logits, targets, first, reduce, ignored)  # type: ignore[no-untyped-call] # torch's is
     return loss
 
 
@@ -87,8 +91,10 @@ class SplitLogits(TorchFunctionMode):
         if not given or name in _ASKING:
             return func(*args, **kwargs)
         if func is nn.functional.cross_entropy:
-            logits, targets = _plain_cross_entropy(*args, **kwargs)
-            return split_cross_entropy(logits, targets, first=self._first, reduce=self._reduce)
+            logits, targets, ignored = _plain_cross_entropy(*args, **kwargs)
+            return split_cross_entropy(
+                logits, targets, first=self._first, reduce=self._reduce, ignored=ignored
+            )
         out = func(*args, **kwargs)
         kept = isinstance(out, Tensor) and out.dim() and out.shape[-1] == self._words
         if name not in _SHAPING or not kept or out.stride(-1) != given[0].stride(-1):
@@ -106,15 +112,16 @@ def _plain_cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """The tensors of a call of torch's cross_entropy, which has these parameters."""
-    settings = (weight, size_average, ignore_index, reduce, reduction, label_smoothing)
+) -> tuple[Tensor, Tensor, int]:
+    """The tensors and the ignored class of a call of torch's cross_entropy, which has these
+    parameters."""
+    settings = (weight, size_average, reduce, reduction, label_smoothing)
     indices = logits.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
-    if settings != (None, None, _IGNORED, None, "mean", 0.0) or not indices:
+    if settings != (None, None, None, "mean", 0.0) or not indices:
         raise TraceError(
             "the loss is another cross entropy than torch's mean one of [token, class]"
         )
-    return logits, targets
+    return logits, targets, ignore_index
 
 
 def with_split_loss(built: BuiltModel, *, first: int, reduce: Reduce) -> BuiltModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from profiles.csv_table import csv_text
 from profiles.errors import ShardwrightError
 from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import traced_step
+from profiles.model.tracing.traced import TracedModel
 from shardwright.commands.tables.predict_runs import row_of
 from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
 from shardwright.console.output import Bar, note, write_or_print
@@ -76,7 +78,7 @@ def _predicted(row: ModuleRow) -> PredictedRun:
 def _of_executor(row: ModuleRow, setting: ModuleSetting) -> Prediction:
     """The prediction of the plan of our executor that the row describes."""
     precision = row.precision.lower()
-    traced = trace(row.factory, precision=precision, tp_degrees=(1,))
+    traced = _traced(row.factory, precision)
     sample = sample_of(row.factory, None)
     batch = int(row.arguments["batch"])
     work = Workload(
@@ -88,6 +90,11 @@ def _of_executor(row: ModuleRow, setting: ModuleSetting) -> Prediction:
     cluster = setting.cluster
     plan = one_stage_plan(traced.at(batch), traced.content_hash, cluster, work)
     return predict_plan(plan, cluster, None, traced)
+
+
+@functools.lru_cache(maxsize=16)
+def _traced(factory: str, precision: str) -> TracedModel:
+    return trace(factory, precision=precision, tp_degrees=(1,))
 
 
 def _of_setting(row: ModuleRow, setting: ModuleSetting) -> PredictedRun:

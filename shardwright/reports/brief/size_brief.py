@@ -103,7 +103,7 @@ def _decision(data: Mapping[str, Any]) -> Section:
         ">in budget": "probability_of_budget",
     }
     limits = {head: key for head, key in limits.items() if data.get(key) is not None}
-    better = {">P(better)": "probability_better"}
+    better = {">better": "probability_better"}
     if not any(run.get("probability_better") is not None for run in _others(data)):
         better = {}
     heads = (
@@ -156,6 +156,7 @@ def _decision(data: Mapping[str, Any]) -> Section:
             f"Chosen layout: {data['layout']}{f', {idle:,} devices idle' if idle else ''}; "
             f"{data['global_batch']:,} sequences per step, {data['steps']:,.0f} steps. "
             f"Prices: {_prices(data)}."
+            + (" Better: the probability of being better than the first." if better else "")
         )
     return Section(title="Decision", tables=tuple(tables), note=note)
 

@@ -381,9 +381,7 @@ def _merged_file(name: str, before: tuple[str, ...]) -> tuple[Path, dict[str, An
     return path, _over({k: v for k, v in inherited.items() if k not in _OWN}, own)
 
 
-@functools.cache
-def _shipped_file(path: Path) -> Mapping[str, Any]:
-    return read_mapping(path)
+_shipped_file = functools.cache(read_mapping)
 
 
 def _over(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

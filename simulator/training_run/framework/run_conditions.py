@@ -24,6 +24,12 @@ CONDITIONS: Mapping[str, Callable[[TrainingRun, Framework], bool]] = {
     "unfused-gelu": lambda run, _: run.model.unfused_gelu,
     "context-parallel": lambda run, _: run.degrees.cp > 1,
     "tensor-parallel": lambda run, _: run.degrees.tp > 1,
+    "split-vocabulary": lambda run, framework: (
+        framework.vocabulary_ranks(run.model, run.degrees.tp) > 1
+    ),
+    "whole-vocabulary": lambda run, framework: (
+        framework.vocabulary_ranks(run.model, run.degrees.tp) == 1
+    ),
     "host-ahead": is_host_ahead,
     "data-parallel": lambda run, _: run.degrees.dp * run.degrees.cp > 1,
     "several-micro-batches": lambda run, _: run.global_batch > run.degrees.dp * run.micro_batch,

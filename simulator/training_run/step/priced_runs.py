@@ -42,11 +42,12 @@ def price_runs(
     coefficients: CoefficientFile | None = None,
     *,
     all_fit: bool = False,
+    x: Features | None = None,
 ) -> PricedRuns:
     """The runs under these coefficients, the shipped ones if None.
 
-    all_fit  skip the memory check of `features`
+    all_fit  skip the memory check of `features`;  x  their features, if known
     """
     assigned = assign(runs)
     values = assigned.from_file(coefficients or shipped_coefficients())
-    return PricedRuns(runs, features(runs, all_fit=all_fit), assigned, values)
+    return PricedRuns(runs, x or features(runs, all_fit=all_fit), assigned, values)
