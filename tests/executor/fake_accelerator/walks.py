@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from profiles.document import decode, encode
 from profiles.model.loaders import ModelSpec
 from simulator.values.plan import Plan
@@ -62,6 +64,9 @@ def _read(folder: Path, number: int, rank: int) -> Walk | str:
 
 
 def _run(folder: Path, steps: int) -> None:
+    # A child would wait for the other threads of its parent's (OpenMP's), which no fork copies. The
+    # variable comes too late for a process that is itself forked.
+    torch.set_num_threads(1)
     for number, job in enumerate(json.loads((folder / "jobs.json").read_text())):
         plan: Plan = decode(Plan, job["plan"], where="plan")
         spec: ModelSpec = decode(ModelSpec, job["spec"], where="spec")
