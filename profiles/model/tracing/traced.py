@@ -145,7 +145,10 @@ def trace_model(
         why = ""
         if tp == 1:
             first = trace_at(_BATCHES[0], 1)
-            graphs = (first, trace_at(_BATCHES[1], 1, first))
+            second = trace_at(_BATCHES[1], 1, first)
+            if interpolate(first, second, max(_BATCHES) + 1) is None:
+                second = trace_at(_BATCHES[1], 1)  # which skips as the first did
+            graphs = (first, second)
             alone = facts().why_not(1)
             graphs = tuple(replace(graph, why_not_tensor_parallel=alone) for graph in graphs)
         elif not (why := facts().why_not(tp)):
