@@ -49,6 +49,20 @@ class ReadsTable(Small):
         self.table = self.words.weight
 
 
+class CallsHeadTwice(Small):
+    """A model that computes with the logits of an earlier guess, of which a rank has a share."""
+
+    def __init__(self) -> None:
+        super().__init__(_same)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [batch, length, words]."""
+        hidden = self.layer(self.words(tokens))
+        sure = self.head(hidden).softmax(-1).amax(-1, keepdim=True)
+        logits: Tensor = self.head(hidden * sure)
+        return logits
+
+
 def _same(x: Tensor) -> Tensor:
     return x
 
@@ -93,6 +107,7 @@ def test_a_loss_that_ignores_a_class() -> None:
         lambda: Small(lambda x: x.flip(-1)),  # a rank's logits would be another's
         lambda: Small(lambda x: x + torch.ones(WORDS, device=x.device)),
         ReadsTable,
+        CallsHeadTwice,
     ],
 )
 def test_models_that_stay_whole(module: Callable[[], nn.Module]) -> None:

@@ -37,7 +37,7 @@ class VocabularyWatch:
     """The calls of a model's linear layers, embeddings and loss in passes of `noting`."""
 
     built: BuiltModel
-    _heads: dict[str, Tensor] = field(default_factory=dict)
+    _heads: dict[str, list[Tensor]] = field(default_factory=dict)  # of the last pass
     _tables: dict[str, bool] = field(default_factory=dict)
     _logits: Any = None
     _takes_share: bool = False
@@ -48,7 +48,7 @@ class VocabularyWatch:
         """A watch for the passes inside the context."""
         watch = cls(built)
         linear = linear_layers(built.module)
-        hooks = []
+        hooks = [built.module.register_forward_pre_hook(lambda *_: watch._heads.clear())]
         for path, module in built.module.named_modules():
             if path in linear and isinstance(module, nn.Linear):
                 hooks.append(module.register_forward_hook(partial(watch._multiplied, path)))
@@ -78,7 +78,7 @@ class VocabularyWatch:
         return self.built.loss_fn(output, targets)
 
     def _multiplied(self, path: str, module: nn.Module, args: Any, output: Tensor) -> None:
-        self._heads[path] = output
+        self._heads.setdefault(path, []).append(output)
 
     def _looked_up(self, path: str, module: Any, args: Any, output: Tensor) -> None:
         usual = module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
@@ -89,8 +89,10 @@ class VocabularyWatch:
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the model's vocabulary, () if it must stay whole."""
         module = self.built.module
-        heads = [path for path, x in self._heads.items() if _becomes(x, self._logits)]
-        if len(heads) != 1 or not self._takes_share:
+        heads = [path for path, made in self._heads.items() if _becomes(made[-1], self._logits)]
+        # The model may compute with all logits of a token of an earlier call.
+        once = len(heads) == 1 and len(self._heads[heads[0]]) == 1
+        if not once or not self._takes_share:
             return ()
         head = module.get_submodule(heads[0])
         words = head.get_parameter("weight").shape[0]
