@@ -103,7 +103,7 @@ def question(name: str, on: str, batch: int, seq: int) -> LayoutQuestion:
 
 def solve(asked: LayoutQuestion) -> LayoutFile:
     """Its answer, without prices."""
-    return plan_layout(asked, rebuild=get_cluster, clock=time.monotonic)
+    return plan_layout(asked, clock=time.monotonic)
 
 
 def pricing() -> int:

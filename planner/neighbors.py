@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from profiles.errors import ShardwrightError
+from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from simulator.values.prediction import RankMemory
@@ -65,9 +66,6 @@ def fullest_term(memory: RankMemory, running: str = "working memory of one block
     return max(terms, key=lambda term: terms[term])
 
 
-Rebuild = Callable[[str], Cluster]
-"""The cluster of a name such as `8x4xh100-sxm`; raises ShardwrightError where it cannot be."""
-
 _MOST_TIMES = 1024  # devices are doubled at most to so many times what was asked
 _NAMED = re.compile(r"^(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)$")
 
@@ -95,12 +93,12 @@ def cluster_name(cluster: Cluster) -> ClusterName | None:
     return ClusterName(int(found[1] or 1), int(found[2]), found[3]) if found else None
 
 
-def grown(cluster: Cluster, times: int, rebuild: Rebuild) -> Cluster:
+def grown(cluster: Cluster, times: int) -> Cluster:
     """The cluster with `times` as many nodes: by its name if that describes it, otherwise with
     an outermost level that joins all nodes."""
     name = cluster_name(cluster)
     if name is not None:
-        return rebuild(str(replace(name, nodes=name.nodes * times)))
+        return get_cluster(str(replace(name, nodes=name.nodes * times)))
     groups = tuple(replace(group, count=group.count * times) for group in cluster.groups)
     devices = cluster.num_devices * times
     levels = cluster.levels
@@ -111,18 +109,18 @@ def grown(cluster: Cluster, times: int, rebuild: Rebuild) -> Cluster:
     return replace(cluster, name=title, groups=groups, levels=levels)
 
 
-def larger_clusters(cluster: Cluster, rebuild: Rebuild) -> Iterator[Cluster]:
+def larger_clusters(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with twice, four times, ... the nodes."""
     times = 2
     while times <= _MOST_TIMES:
         try:
-            yield grown(cluster, times, rebuild)
+            yield grown(cluster, times)
         except ShardwrightError:
             return
         times *= 2
 
 
-def with_device(cluster: Cluster, device: Device, rebuild: Rebuild) -> Cluster:
+def with_device(cluster: Cluster, device: Device) -> Cluster:
     """The cluster with all devices replaced: by its name if that describes it, otherwise with the
     same links.
 
@@ -131,13 +129,13 @@ def with_device(cluster: Cluster, device: Device, rebuild: Rebuild) -> Cluster:
     short = min((device.name, *device.aliases), key=len)
     name = cluster_name(cluster)
     if name is not None:
-        return rebuild(str(replace(name, device=short)))
+        return get_cluster(str(replace(name, device=short)))
     groups = tuple(replace(group, device=device) for group in cluster.groups)
     return replace(cluster, name=f"{cluster.name} with {short}", groups=groups)
 
 
 def with_more_memory(
-    cluster: Cluster, others: tuple[Device, ...], rebuild: Rebuild
+    cluster: Cluster, others: tuple[Device, ...]
 ) -> Iterator[tuple[Device, Cluster]]:
     """The cluster with devices of more memory, per type; same vendor and least memory first."""
     if not cluster.homogeneous:
@@ -150,6 +148,6 @@ def with_more_memory(
     ]
     for device in sorted(larger, key=lambda d: (d.vendor != now.vendor, d.usable_bytes, d.name)):
         try:
-            yield device, with_device(cluster, device, rebuild)
+            yield device, with_device(cluster, device)
         except ShardwrightError:
             continue  # so many of them make no node

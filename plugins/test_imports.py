@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.plugins.plugin import PUBLIC_MODULES, plugin_commands, plugins
+from shardwright.plugins.plugin import plugin_commands, plugins
+from tests.architecture.public_modules import PUBLIC_MODULES
 from tests.architecture.test_imports import PACKAGES, ROOT, imported_names
 
 PLUGINS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))

@@ -14,7 +14,7 @@ from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel, Traced
 from planner.space import LayoutContext, divisors
 from profiles.errors import InputError, TraceError
-from profiles.hardware.catalogue.catalog import device_names, get_cluster, get_device
+from profiles.hardware.catalogue.catalog import device_names, get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import SCAN
 from profiles.sourced import Sourced
@@ -78,7 +78,6 @@ def search(
             space,
             cluster,
             other_devices=lambda: tuple(get_device(name) for name in device_names()),
-            rebuild=get_cluster,
         ),
         change=change,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from planner.axes import Axes
-from planner.neighbors import Neighbor, Rebuild, larger_clusters, with_more_memory
+from planner.neighbors import Neighbor, larger_clusters, with_more_memory
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from profiles.units import format_bytes
@@ -41,22 +41,17 @@ def relaxation(found: Changed, plan: Plan, step_time_s: float) -> Relaxation:
 
 
 def candidates(
-    space: Axes,
-    cluster: Cluster,
-    *,
-    other_devices: Callable[[], tuple[Device, ...]],
-    rebuild: Rebuild,
+    space: Axes, cluster: Cluster, *, other_devices: Callable[[], tuple[Device, ...]]
 ) -> Iterator[Changed]:
     """Changes to try, those without cost first.
 
     other_devices  devices of the catalog, tried last
-    rebuild        the cluster of a name such as `8x4xh100-sxm`
     """
     yield from _freed(space, cluster)
-    for larger in larger_clusters(cluster, rebuild):
+    for larger in larger_clusters(cluster):
         change = f"{larger.num_devices} devices instead of {cluster.num_devices}"
         yield Neighbor("devices", (space, larger), change, f"--on {larger.name}")
-    for device, changed in with_more_memory(cluster, other_devices(), rebuild):
+    for device, changed in with_more_memory(cluster, other_devices()):
         change = f"devices with {format_bytes(device.memory_bytes.value)} ({device.name})"
         yield Neighbor("memory", (space, changed), change, f"--on {changed.name}")
 

@@ -20,7 +20,6 @@ from planner.layout.layout_relax import infeasibility, nearby_batches, sensitivi
 from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
 from profiles.errors import InputError
-from profiles.hardware.catalogue.cluster import Cluster
 from simulator.training_run.fit.evidence import evidence_words
 
 _RUNNERS_UP = 3
@@ -29,7 +28,6 @@ _RUNNERS_UP = 3
 def plan_layout(
     question: LayoutQuestion,
     *,
-    rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...] = (),
     clock: Callable[[], float],
     time_limit_s: float | None = None,
@@ -39,7 +37,6 @@ def plan_layout(
 ) -> LayoutFile:
     """The best layout of the space with its proof and runners-up, or why none fits.
 
-    rebuild       the cluster of a name such as `8x4xh100-sxm`
     device_names  other devices to propose if nothing fits
     explain       add the gains of more memory, network or devices, each from a separate search
     alone         leave out additional searches: runners-up, what would fit, nearby batches
@@ -90,8 +87,8 @@ def plan_layout(
         alternatives=tuple(shown(other, chosen) for other in outcome.layouts[1:]),
         infeasibility=None
         if outcome.near_miss is None
-        else infeasibility(question, outcome.near_miss, solver, rebuild, device_names),
-        sensitivities=sensitivities(question, base, solver, rebuild) if explain and chosen else (),
+        else infeasibility(question, outcome.near_miss, solver, device_names),
+        sensitivities=sensitivities(question, base, solver) if explain and chosen else (),
         nearby_batches=nearby_batches(question, chosen, solver) if chosen else (),
         calibration="" if question.calibration is None else question.calibration.source,
         assumptions=(

@@ -8,7 +8,7 @@ shards.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +19,6 @@ from planner.layout.layout_search import NearMiss
 from planner.layout.refined_layout import PricedLayout
 from planner.neighbors import Neighbor, answered, fullest_term, larger_clusters, with_more_memory
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.host import has_host
 from profiles.units import format_bytes
 from simulator.training_run.framework.framework import load_framework
@@ -54,7 +53,6 @@ def offload_candidates(question: LayoutQuestion) -> Iterator[Neighbor[LayoutQues
 
 def layout_candidates(
     question: LayoutQuestion,
-    rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...],
 ) -> Iterator[Neighbor[LayoutQuestion]]:
     """Changes to try: fewer fixed axes, host memory, more devices, devices with more memory."""
@@ -64,11 +62,11 @@ def layout_candidates(
             free = replace(question, space=freed)
             yield Neighbor(axis, free, f"without {flag}", f"no {flag}")
     yield from offload_candidates(question)
-    for larger in larger_clusters(question.cluster, rebuild):
+    for larger in larger_clusters(question.cluster):
         change, flag = f"{larger.num_devices} devices", f"--on {larger.name}"
         yield Neighbor("devices", replace(question, cluster=larger), change, flag)
     others = tuple(get_device(name) for name in device_names)
-    for device, swapped in with_more_memory(question.cluster, others, rebuild):
+    for device, swapped in with_more_memory(question.cluster, others):
         change = f"{device.name} ({format_bytes(device.usable_bytes)} usable)"
         swap = replace(question, cluster=swapped)
         yield Neighbor("memory", swap, change, f"--on {swapped.name}")
@@ -81,13 +79,12 @@ def infeasibility(
     question: LayoutQuestion,
     miss: NearMiss,
     solver: LayoutSolver,
-    rebuild: Callable[[str], Cluster],
     device_names: tuple[str, ...],
 ) -> Infeasibility:
     """The nearest layout and the three cheapest changes with which one fits, each from a search
     within the time limit."""
     found = answered(
-        layout_candidates(question, rebuild, device_names),
+        layout_candidates(question, device_names),
         solver.best,
         most=_RELAXATIONS,
         has_time=lambda: solver.has_time,
@@ -116,7 +113,6 @@ def sensitivities(
     question: LayoutQuestion,
     base: TrainingRun,
     solver: LayoutSolver,
-    rebuild: Callable[[str], Cluster],
 ) -> tuple[Sensitivity, ...]:
     """The best step under one change each, within the time limit."""
     more = 10 * 2**30 / get_device(base.device).usable_bytes
@@ -139,7 +135,7 @@ def sensitivities(
         changes["states may be in host memory (--optimizer-offload)"] = partial(
             solver.best, offloaded
         )
-    for doubled in itertools.islice(larger_clusters(question.cluster, rebuild), 1):
+    for doubled in itertools.islice(larger_clusters(question.cluster), 1):
         changes[f"twice the devices ({doubled.name})"] = partial(
             solver.best, replace(question, cluster=doubled)
         )

@@ -23,7 +23,7 @@ from planner.layout.refined_layout import PricedLayout, candidates_of
 from planner.neighbors import cluster_name
 from planner.space import LayoutContext
 from profiles.errors import InputError
-from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.training_run.step.coefficients import CoefficientFile
 
@@ -89,7 +89,6 @@ def device_front(
     question: LayoutQuestion,
     coefficients: CoefficientFile,
     *,
-    rebuild: Callable[[str], Cluster],
     clock: Callable[[], float],
 ) -> tuple[tuple[Cluster, PricedLayout], ...]:
     """The best layout on 1, 2, 4, ... nodes and on the whole cluster, without parts that are both
@@ -107,7 +106,7 @@ def device_front(
     solver = LayoutSolver(coefficients=coefficients, clock=clock)
     best: list[tuple[Cluster, PricedLayout]] = []
     for count in counts:
-        part = rebuild(str(replace(name, nodes=count)))
+        part = get_cluster(str(replace(name, nodes=count)))
         found = solver.best(replace(question, cluster=part))
         if found is not None:
             best.append((part, found))

@@ -76,17 +76,8 @@ def plan_prediction(
 def _alternative(
     choice: LayoutChoice, traced: Traced, cluster: Cluster, workload: Workload
 ) -> Alternative:
-    found, usd = choice.prediction, choice.prediction.usd_per_million_tokens
-    return Alternative(
-        plan=executable_plan(choice.run, traced, cluster, workload),
-        step_time_s=found.step_time_s.value,
-        step_time_low_s=found.step_time_s.low,
-        step_time_high_s=found.step_time_s.high,
-        mfu=found.mfu.value,
-        peak_memory_bytes=found.peak.value,
-        usd_per_million_tokens=usd.value if usd else None,
-        why_not_first=choice.why_not_first,
-    )
+    plan = executable_plan(choice.run, traced, cluster, workload)
+    return Alternative.of(plan, choice.prediction, choice.why_not_first)
 
 
 def _infeasibility(why: Infeasibility) -> Infeasibility:

@@ -18,7 +18,6 @@ from planner.layout.pareto import device_front, memory_front
 from planner.space import EXECUTOR
 from planner.tolerances import DEFAULT_FIT_RISK
 from profiles.errors import InfeasibleError, InputError
-from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
@@ -206,9 +205,7 @@ class LayoutRequester:
             layouts = memory_front(question, coefficients)
             found = [(question.cluster, layout) for layout in layouts]
         else:
-            found = list(
-                device_front(question, coefficients, rebuild=get_cluster, clock=time.monotonic)
-            )
+            found = list(device_front(question, coefficients, clock=time.monotonic))
         if not found:
             raise InfeasibleError(
                 f"no layout of {question.name} fits on {question.cluster.name} with "

@@ -10,7 +10,7 @@ from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutFile
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
-from profiles.hardware.catalogue.catalog import device_names, get_cluster
+from profiles.hardware.catalogue.catalog import device_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,6 @@ def solve_layout_task(
     """The answer without prices; used for single requests and for sweeps."""
     return plan_layout(
         task.question,
-        rebuild=get_cluster,
         device_names=device_names(),
         clock=clock,
         time_limit_s=time_limit_s,

@@ -10,7 +10,8 @@ import pytest
 
 from profiles.errors import InputError
 from shardwright.cli import COMMANDS, PLUGIN_FOLDERS
-from shardwright.plugins.plugin import GROUP, PUBLIC_MODULES, Hook, hook, plugins
+from shardwright.plugins.plugin import GROUP, Hook, hook, plugins
+from tests.architecture.public_modules import PUBLIC_MODULES
 from tests.architecture.sources import ROOT, modules, shipped
 from tests.fresh import run_in_turn
 

@@ -215,6 +215,19 @@ def test_routing_is_traced_by_expected_shapes() -> None:
     assert sum(op.work_flop for op in experts) == 2 * 2 * 2048 * 3 * 4096 * 14336
 
 
+def test_attention_is_split_beside_experts_that_are_not_run() -> None:
+    """Eight experts in one tensor are too large to run: random numbers stand in their place."""
+    model = trace_model(
+        resolve_model("mixtral-8x7b"),
+        sequence_length=128,
+        dtype="bfloat16",
+        tp_degrees=(1, 2),
+        target="gpu",
+    )
+    assert model.why_not_tensor_parallel == ""
+    assert model.tp_degrees == (1, 2)
+
+
 def test_tensor_parallel_ranks_hold_their_share(tmp_path: Path) -> None:
     one = traced("llama", tmp_path, target="gpu").kinds[1]
     two = traced("llama", tmp_path, target="gpu", tp=2).kinds[1]

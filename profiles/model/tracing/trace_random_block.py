@@ -415,7 +415,7 @@ class Watch(TorchFunctionMode):
         a number that depends on all inputs."""
         generator = torch.Generator().manual_seed(1)
         shapes = [leaf[1] for leaf in recipe.leaves if leaf[0] == "new"]
-        drawn = [torch.randn(shape, generator=generator).to(dtype) for shape, dtype, _ in shapes]
+        drawn = [torch.randn(shape, generator=generator).to(dtype) for shape, _, dtype in shapes]
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             with self.paused():

@@ -5,7 +5,6 @@ import pytest
 
 from planner.layout.layout_plan import plan_layout
 from planner.layout.memory_floor import known_floors
-from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.training_run.step import known_features
 from simulator.training_run.step.known_features import KnownFeatures, features_of
 from tests.planner.layout.asked import question
@@ -13,7 +12,7 @@ from tests.simulator.described_runs import GPT_RUN, changed
 
 
 def answer(asked):
-    return plan_layout(asked, rebuild=get_cluster, clock=lambda: 0.0, alone=True)
+    return plan_layout(asked, clock=lambda: 0.0, alone=True)
 
 
 def forgotten():

@@ -13,7 +13,7 @@ from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
-from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import framework_names, load_framework, memory_of
 from simulator.training_run.work.stage_layers import stage_layers
@@ -231,7 +231,6 @@ def test_a_limit_of_zero_is_an_error_and_an_interrupt_keeps_the_best():
     with pytest.raises(InputError, match="--time-limit"):
         plan_layout(
             question(),
-            rebuild=get_cluster,
             clock=lambda: float(next(ticks)),
             time_limit_s=0.0,
         )

@@ -10,7 +10,7 @@ from planner.layout.memory_floor import MemoryLimit
 from planner.layout.pareto import device_front, memory_front
 from planner.layout.prices import LayoutPrices
 from profiles.errors import InputError
-from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question, solved
@@ -41,7 +41,7 @@ def test_the_front_of_memory_is_that_of_enumeration():
 
 def test_fewer_devices_are_cheaper_and_slower():
     asked = question("llama-3.1-70b", "16x8xh100-sxm", batch=64)
-    front = device_front(asked, shipped_coefficients(), rebuild=get_cluster, clock=lambda: 0.0)
+    front = device_front(asked, shipped_coefficients(), clock=lambda: 0.0)
     assert front[0][0].num_devices == 128
     times = [layout.step_time_s for _, layout in front]
     costs = [part.num_devices * layout.step_time_s for part, layout in front]
@@ -55,4 +55,4 @@ def test_a_cluster_without_a_count_of_nodes():
     asked = question()
     unnamed = replace(asked, cluster=replace(asked.cluster, name="ours"))
     with pytest.raises(InputError, match="--pareto usd needs a cluster such as"):
-        device_front(unnamed, shipped_coefficients(), rebuild=get_cluster, clock=lambda: 0.0)
+        device_front(unnamed, shipped_coefficients(), clock=lambda: 0.0)
