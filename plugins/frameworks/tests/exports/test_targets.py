@@ -68,6 +68,18 @@ def test_megatron_flags() -> None:
     assert "--multi-latent-attention" in deep
 
 
+def test_megatron_hides_all_to_alls_on_more_than_one_connection() -> None:
+    """With tensor parallelism too, for which 1 is written otherwise."""
+    for schedule, connections in (("interleaved", "1"), ("interleaved-overlap", "32")):
+        plan = planned(
+            "mixtral-8x7b", "megatron-core", tp=2, pp=2, dp=2, ep=2, vpp=2, schedule=schedule
+        )
+        export = TARGETS["megatron"].export(plan)
+        assert export.environment == {"CUDA_DEVICE_MAX_CONNECTIONS": connections}
+        overlaps = "--overlap-moe-expert-parallel-comm" in export.arguments
+        assert overlaps == (schedule == "interleaved-overlap")
+
+
 def test_megatron_places_experts_in_every_second_layer():
     found = flags(planned("llama-4-maverick", "megatron-core", tp=8, pp=4, dp=8, ep=8))
     assert "--moe-layer-freq '([0,1]*24)'" in found

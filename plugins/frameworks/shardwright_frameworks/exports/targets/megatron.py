@@ -40,7 +40,11 @@ def export_megatron(planned: PlannedRun) -> Exported:
         lines.append(f"# {title}")
         lines += megatron_flags(options)
     environment = {}
-    if (planned.run.degrees.tp > 1 or planned.run.degrees.cp > 1) and planned.run.zero_stage < 2:
+    overlaps = "overlap_moe_expert_parallel_comm" in settings.parallelism
+    if overlaps:
+        # arguments.py: all-to-alls that run while others compute need more than one.
+        environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+    elif (planned.run.degrees.tp > 1 or planned.run.degrees.cp > 1) and planned.run.zero_stage < 2:
         # arguments.py asserts it below Blackwell: messages start in the order of their launches.
         environment["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     return Exported(
@@ -49,7 +53,9 @@ def export_megatron(planned: PlannedRun) -> Exported:
         unexpressed=settings.unexpressed,
         needs=(
             "Megatron-LM (MEGATRON_PATH) with Transformer Engine on every node",
-            "a version that has --pipeline-model-parallel-layout (core_v0.13 or later)"
+            "a version that has --overlap-moe-expert-parallel-comm (core_v0.14 or later)"
+            if overlaps
+            else "a version that has --pipeline-model-parallel-layout (core_v0.13 or later)"
             if "pipeline_model_parallel_layout" in settings.parallelism
             else "core_v0.12 or later",
         ),
