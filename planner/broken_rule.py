@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.axes import NO_PIPELINE, Axes
 from planner.space import LayoutContext, axis_values, equal_chunks, suits_devices
-from simulator.schedules.schedule import ScheduleKind, schedule_kind
+from simulator.schedules.schedule import WHOLE_EXPERTS, ScheduleKind, schedule_kind
 from simulator.training_run.framework.framework import (
     FrameworkRules,
     load_framework,
@@ -29,6 +29,12 @@ _NAMED = 4
 
 def broken_rule(conflict: Axes, space: LayoutContext) -> str:
     """The broken rule; `conflict` has the pins of a smallest conflict alone."""
+    pairing = [name for name in conflict.schedule or () if schedule_kind(name).for_experts]
+    if pairing and (conflict.recompute or conflict.ep or space.ep_degrees[-1] == 1):
+        return (
+            f"{pairing[0]} hides all-to-alls of experts: it needs ep of 2 or more, and no "
+            f"recomputation of kind {', '.join(WHOLE_EXPERTS)}"
+        )
     for pins, words in _OF_ONE_AXIS:
         for axis in pins:
             if getattr(conflict, axis) is not None and (broken := words(axis, conflict, space)):

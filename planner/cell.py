@@ -51,12 +51,12 @@ class Cell:
         closed form that are not interleaved count as such, because they are solved by their
         timeline."""
         kind = schedule_kind(self.schedule)
-        return kind.splits_backward or not (kind.closed_form or kind.stages_per_rank == 0)
+        return kind.splits_backward or not (kind.closed_form or kind.is_interleaved)
 
     @property
     def needs_timeline(self) -> bool:
         """Whether the step time needs the timeline: interleaved stages, or a split backward."""
-        return self.schedule == "interleaved" or self.splits_backward
+        return schedule_kind(self.schedule).is_interleaved or self.splits_backward
 
     def __str__(self) -> str:
         return plan_title(self)

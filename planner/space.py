@@ -291,6 +291,7 @@ def mesh_groups(space: LayoutContext, meshes: Meshes) -> tuple[NDArray[np.intp],
         meshes.pp,
         space.global_batch // (meshes.dp * meshes.micro_batch),
         meshes.dp * meshes.cp > 1,
+        meshes.ep > 1,
         *(() if space.options == (RunOption(),) else (meshes.dp, meshes.tp, meshes.cp, meshes.ep)),
     ]
     _, first, group = np.unique(
@@ -316,6 +317,7 @@ def choices_of(axes: Axes, space: LayoutContext, meshes: Meshes, index: int) -> 
         for schedule, vpp in pipelines(axes, space, pp, microbatches)
         for zero in zeros
         for kind in kinds
+        if schedule_kind(schedule).suits(ep=ep, recompute=kind)
         for number, option in options
         if option.allowed(pp=pp, zero_stage=zero, recompute=kind, rules=space.rules)
     ]

@@ -9,6 +9,7 @@ import errno
 import importlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -75,16 +76,26 @@ def _core_command(name: str) -> Command:
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands of the core and of plug-ins; the file of a command is imported when it runs."""
+    """The commands of the core and of plug-ins; the file of a command is imported when it runs, and
+    plug-ins are looked for where the core has no such command."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.known = {name: _core_command(name) for name in COMMANDS} | plugin_commands()
-        self.commands = {
-            name: typer.core.TyperCommand(name, help=each.help) for name, each in self.known.items()
-        }
+        self.known: dict[str, Command] = {}
+        self._add({name: _core_command(name) for name in COMMANDS})
+
+    def _add(self, added: Mapping[str, Command]) -> None:
+        self.known |= added
+        for name, each in added.items():
+            self.commands[name] = typer.core.TyperCommand(name, help=each.help)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._add(plugin_commands())
+        return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in COMMANDS:
+            self._add(plugin_commands())
         folder = PLUGIN_FOLDERS.get(args[0])
         if folder is not None and args[0] not in self.known:
             raise missing_plugin(f"the command {args[0]!r}", folder)

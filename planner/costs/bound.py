@@ -34,6 +34,7 @@ import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array
+from simulator.schedules.schedule import schedule_kind
 
 _OTHERS = 4  # blocks that are not of the repeated kind: five have 52 groupings, four 15
 
@@ -60,7 +61,7 @@ def lower_bound(cell: Cell, totals: ChainTotals) -> float:
     p, m, t = cell.degrees.pp, cell.num_microbatches, totals
     if cell.needs_timeline:
         through = 0.0
-        if cell.schedule == "interleaved":
+        if schedule_kind(cell.schedule).is_interleaved:
             through = t.total_s + (cell.degrees.num_stages - 1) * t.send_s + (m - 1) * t.last_s
         return max(m * t.total_s / p, m * t.busiest_s, through) + t.any_tail_s
     window = 1 if cell.schedule == "gpipe" else p

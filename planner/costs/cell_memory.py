@@ -223,8 +223,8 @@ class CellMemory:
                 least = self._least_activations(tp, smaller[-1])
                 if least.max() > self.capacity_bytes:
                     return least
-            chain = self.model.chain(micro_batch, tuple(range(tp)))
-            return np.asarray(chain.first_bytes[self.model.kinds(micro_batch, tp)])
+            least = self.model.least_bytes(micro_batch, tp)
+            return np.asarray(least[self.model.kinds(micro_batch, tp)])
 
         return self._known.once(("activations", tp, micro_batch), find)
 

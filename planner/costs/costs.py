@@ -38,7 +38,7 @@ from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
-from simulator.schedules.schedule import build_schedule
+from simulator.schedules.schedule import build_schedule, schedule_kind
 from simulator.traced.predict import predict
 from simulator.traced.weight_gradients import weight_gradient_s
 from simulator.values.plan import Plan, Stage
@@ -128,7 +128,7 @@ class SimulatorCosts:
         mixed = not self.model.cluster.homogeneous
         sharded = (degrees.dp, cell.zero_stage, cell.shares) if cell.zero_stage else (0, 0, 0)
         # Interleaved stages are near even, so that every rank holds so many blocks at least.
-        even = mixed and cell.schedule == "interleaved"
+        even = mixed and schedule_kind(cell.schedule).is_interleaved
         fewest = degrees.vpp * (len(kinds) // degrees.num_stages) if even else 0
 
         def found() -> float:

@@ -22,7 +22,7 @@ from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.data_group import DataGroup
 from simulator.memory.held import dealt_elements, parameter_name
-from simulator.traced.block_cost import BlockCost, price_block
+from simulator.traced.block_cost import BlockCost, block_bytes, price_block
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
@@ -287,6 +287,21 @@ class PricedModel:
             for kind in graph.kinds
         )
         return chain_costs(blocks, branched=bool(graph.branches))
+
+    def least_bytes(self, micro_batch: int, tp: int) -> Array:
+        """[K] `first_bytes` of the chain, without its times."""
+        graph = self.graph(micro_batch, tp)
+        return np.asarray(
+            [
+                min(
+                    held.saved_bytes
+                    + held.backward_transient_bytes
+                    + (held.output_bytes if graph.branches else 0.0)
+                    for held in (block_bytes(kind, strategy) for strategy in self.strategies)
+                )
+                for kind in graph.kinds
+            ]
+        )
 
     def group(self, cell: Cell, rank: int) -> DataGroup:
         """The replicas of a pipeline rank of a cell."""

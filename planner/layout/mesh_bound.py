@@ -127,7 +127,7 @@ def _least_waiting(schedule: str, pp: int, vpp: int, microbatches: int) -> float
     kind = schedule_kind(schedule)
     if kind.closed_form:
         return pp - 1.0
-    if schedule == "interleaved":
+    if kind.is_interleaved:
         return max(0.0, pp - 3.0) / (2.0 * vpp)
     if kind.is_v and pp <= _LONGEST_V:
         start = 0.5 * _FORWARD * (2 * pp - 1 - microbatches)

@@ -22,7 +22,7 @@ from simulator.schedules.schedule import Placement, ScheduleKind, schedule_kind
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, assign
 from simulator.training_run.step.features import Features, layer_features, mesh_features, of_rows
-from simulator.training_run.step.idle_share import least_idle_share
+from simulator.training_run.step.idle_share import least_idle_share, paired_share
 from simulator.training_run.step.known_features import KnownFeatures, known_features
 from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_time import StepParts, step_parts
@@ -155,14 +155,15 @@ class LayoutPrices:
             self.base.global_batch / (part.dp * part.micro_batch).astype(float)
         )
         known["pp"], known["vpp"] = part.pp.astype(float), part.vpp.astype(float)
+        interleaved = _of_schedules(lambda kind: kind.is_interleaved)[part.schedule]
         known["idle_share"] = least_idle_share(
             known,
             closed=self.exact(part),
-            interleaved=(part.schedule == SCHEDULES.index("interleaved")) & (part.vpp > 1),
+            interleaved=interleaved & (part.vpp > 1),
             in_v=_of_schedules(lambda kind: kind.is_v)[part.schedule],
         )
         pairs = _of_schedules(lambda kind: kind.pairs)[part.schedule]
-        known["overlaps_experts"] = pairs.astype(np.float64)
+        known["overlaps_experts"] = pairs * paired_share(known["pp"], known["microbatches"])
         return step_parts(
             Features(**known), {kind: of_rows(value, rows) for kind, value in coefficients.items()}
         )

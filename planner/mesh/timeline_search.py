@@ -29,6 +29,7 @@ from planner.costs.split_problem import (
     split_moments,
     split_tails,
 )
+from simulator.schedules.schedule import schedule_kind
 from simulator.schedules.timeline import simulate
 
 _ACTIONS = 600_000  # in the timelines of a search; some 3 million take a second
@@ -66,7 +67,7 @@ class TimelineSearch:
         self._actions = sum(len(row) for row in schedule.ranks)
         self._micro = chain.num_microbatches
         self._fills: dict[tuple[object, ...], _Filled] = {}
-        self._is_near_even = schedule.name == "interleaved"
+        self._is_near_even = schedule_kind(schedule.name).is_interleaved
         owner = np.asarray(schedule.stage_to_rank)
         self._is_owner = (owner[:, None] == np.arange(problem.num_ranks)).astype(float)
         # [costs, n + 1] seconds before each block at its fastest.

@@ -204,7 +204,8 @@ class PlanOptions:
     )
     schedule: tuple[str, ...] | None = option(
         None,
-        help="gpipe, 1f1b, interleaved; searched only if named: zb-h1, zbv, v-half, dualpipev",
+        help="gpipe, 1f1b, interleaved, interleaved-overlap (hides all-to-alls of experts); "
+        "searched only if named: zb-h1, zbv, v-half, dualpipev",
         read=read_text.names,
         sweep=SweepKey.PIN,
         page=PageField(label="Schedule", help="1f1b, interleaved, zb-h1, zbv, ...", more=True),

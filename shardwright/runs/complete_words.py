@@ -218,7 +218,7 @@ def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
     if text in ("", "none"):
         return row.assumed(usual, f"schedule {usual}")
     found = _schedule_named(text)
-    if found in ("1f1b", "interleaved") or "interleav" in text:
+    if found in ("1f1b", "interleaved") or (not found and "interleav" in text):
         return usual
     if text == "zb":
         return "zbv" if vpp == 2 else "zb-h1"

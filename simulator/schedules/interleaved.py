@@ -1,20 +1,25 @@
-"""Interleaved 1F1B: several stages per rank."""
+"""Interleaved 1F1B: several stages per rank, and its form that hides all-to-alls of experts."""
 
 from __future__ import annotations
+
+import functools
 
 from profiles.errors import InputError
 from simulator.schedules.action import backward, forward
 from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 
 
-def _held(p: int, m: int, v: int) -> tuple[tuple[int, ...], ...]:
+def _held(p: int, m: int, v: int, *, ahead: int = 0) -> tuple[tuple[int, ...], ...]:
     """Micro-batches in flight after a rank's last warm-up forward, when it keeps the most.
 
     1 + (p - 1) / (p v) times 1F1B's (Korthikanti et al., arXiv 2205.05198, section 4.2.3). Its
-    stages run p micro-batches each in turn. Among equal peaks the last one counts."""
+    stages run p micro-batches each in turn. Among equal peaks the last one counts.
+
+    ahead  forwards before the first backward beyond interleaved 1F1B's
+    """
     peaks = []
     for rank in range(p):
-        rounds, rest = divmod(min((v - 1) * p + 2 * (p - 1 - rank) + 1, m * v), p * v)
+        rounds, rest = divmod(min((v - 1) * p + 2 * (p - 1 - rank) + 1 + ahead, m * v), p * v)
         peaks.append(tuple(rounds * p + min(max(rest - t * p, 0), p) for t in range(v)))
     return tuple(peaks)
 
@@ -26,7 +31,28 @@ def interleaved(num_ranks: int, num_microbatches: int, options: ScheduleOptions)
     Micro-batches run in rounds of m / max(1, m // ranks), as in torch's ScheduleInterleaved1F1B.
     The number of micro-batches must be a multiple of the number of rounds.
     """
-    stages_per_rank = options.stages_per_rank
+    return _rows(num_ranks, num_microbatches, options.stages_per_rank)
+
+
+@register(
+    ScheduleKind(
+        name="interleaved-overlap",
+        stages_per_rank=0,
+        pairs=True,
+        for_experts=True,
+        whole_rounds=True,
+        held=functools.partial(_held, ahead=1),
+    )
+)
+def interleaved_overlap(num_ranks: int, num_microbatches: int, options: ScheduleOptions) -> Rows:
+    """Interleaved 1F1B with one forward more before the first backward, so that each backward runs
+    together with the forward of another micro-batch (Megatron-Core core_v0.14,
+    --overlap-moe-expert-parallel-comm: core/pipeline_parallel/schedules.py,
+    get_pp_rank_microbatches)."""
+    return _rows(num_ranks, num_microbatches, options.stages_per_rank, ahead=1)
+
+
+def _rows(num_ranks: int, num_microbatches: int, stages_per_rank: int, ahead: int = 0) -> Rows:
     rounds = max(1, num_microbatches // num_ranks)
     if num_microbatches % rounds:
         raise InputError(
@@ -38,7 +64,7 @@ def interleaved(num_ranks: int, num_microbatches: int, options: ScheduleOptions)
     rows = []
     for rank in range(num_ranks):
         warm_up = (stages_per_rank - 1) * per_round + 2 * (num_ranks - 1 - rank)
-        warm_up = min(warm_up, total)
+        warm_up = min(warm_up + ahead, total)
         forwards = _turns(rank, num_ranks, stages_per_rank, per_round, total, reverse=False)
         backwards = _turns(rank, num_ranks, stages_per_rank, per_round, total, reverse=True)
         row = [forward(*turn) for turn in forwards[:warm_up]]

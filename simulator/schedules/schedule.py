@@ -262,6 +262,9 @@ class ScheduleOptions:
 
 
 ScheduleFunction = Callable[[int, int, ScheduleOptions], Rows]
+WHOLE_EXPERTS = ("mlp", "norm-mlp", "full")
+"""Kinds of recomputation that run the experts' messages again."""
+
 HeldFunction = Callable[[int, int, int], tuple[tuple[int, ...], ...]]
 """(ranks, micro-batches, stages per rank) -> per rank the micro-batches of each stage when the rank
 keeps the most."""
@@ -277,6 +280,9 @@ class ScheduleKind:
     copies           of the model (`Schedule.copies`)
     pairs            overlaps a forward with a backward, so that all-to-alls of one hide under the
                      other's compute (DeepSeek-V3, arXiv 2412.19437, section 3.2.1, figure 4)
+    for_experts      exists for nothing but such pairs: searched where experts are spread over ranks
+                     and no layer is recomputed as a whole (Megatron-Core core_v0.14,
+                     core/transformer/transformer_config.py: overlap_moe_expert_parallel_comm)
     microbatches_per_rank   minimum number of micro-batches per rank
     whole_rounds     needs a multiple of the number of ranks as micro-batches
     even             needs even numbers of ranks and of micro-batches
@@ -293,6 +299,7 @@ class ScheduleKind:
     splits_backward: bool = False
     copies: int = 1
     pairs: bool = False
+    for_experts: bool = False
     microbatches_per_rank: int = 0
     whole_rounds: bool = False
     even: bool = False
@@ -325,6 +332,15 @@ class ScheduleKind:
             "even pp and micro-batches" if self.even else "",
         )
         return ", ".join(part for part in parts if part)
+
+    @property
+    def is_interleaved(self) -> bool:
+        """Whether a plan chooses the number of stages per rank, two or more."""
+        return self.stages_per_rank == 0
+
+    def suits(self, *, ep: int, recompute: str) -> bool:
+        """Whether it can run with experts on ep ranks and this kind of recomputation."""
+        return not self.for_experts or (ep > 1 and recompute not in WHOLE_EXPERTS)
 
     @property
     def is_v(self) -> bool:

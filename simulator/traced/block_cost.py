@@ -82,11 +82,8 @@ def price_block(
     if the device has no rate for the block's data type.
     """
     device = cluster.device_at(devices[0])
-    kind = recompute
-    if kind is Recompute.ATTENTION and not block.attention_module:
-        kind = Recompute.NONE
-    ops = (*block.forward_ops, *block.backward_ops)
-    costs = list(zip(ops, prices_in_step(ops, device, software), strict=True))
+    kind = _with_attention(recompute, block)
+    costs = _op_costs(block, device, software)
     forward_ops, backward_ops = costs[: len(block.forward_ops)], costs[len(block.forward_ops) :]
     again = [forward_ops[index] for index in recomputed_ops(block, kind)]
     point = measured_block(device, block)
@@ -124,12 +121,7 @@ def price_block(
         backward = begun(backward, backward_ops, host.backward_us, tp_backward)
         recomputed = begun(recomputed, again, host.forward_us, tp_again)
         waited_s = forward.value + backward.value + recomputed.value - busy_s
-    inputs = float(sum(spec.memory_bytes for spec in block.inputs))
-    outputs = float(sum(spec.memory_bytes for spec in block.outputs))
-    saved_none = float(block.saved_bytes)
-    saved = _saved(block, kind)
-    # While recomputing, what the forward would have kept is back.
-    back = saved_none - saved
+    held = block_bytes(block, recompute)
     return BlockCost(
         forward=forward,
         backward=total(backward, recomputed),
@@ -141,6 +133,39 @@ def price_block(
         runtime_s=point.forward_runtime_s + point.backward_runtime_s if point else 0.0,
         tp_forward_s=tp_forward,
         tp_backward_s=tp_backward + tp_again,
+        methods=_methods([*forward_ops, *backward_ops, *again], point, block),
+        by_kind={} if point else kind_seconds([*forward_ops, *backward_ops, *again]),
+        saved_bytes=held.saved_bytes,
+        weight_bytes=held.weight_bytes,
+        input_bytes=held.input_bytes,
+        output_bytes=held.output_bytes,
+        forward_transient_bytes=held.forward_transient_bytes,
+        backward_transient_bytes=held.backward_transient_bytes,
+        parameters=block.parameters,
+    )
+
+
+@functools.lru_cache(maxsize=1)  # the kinds of recomputation of a block follow each other
+def _op_costs(block: Block, device: Device, software: Software) -> list[tuple[Op, Cost]]:
+    ops = (*block.forward_ops, *block.backward_ops)
+    return list(zip(ops, prices_in_step(ops, device, software), strict=True))
+
+
+def _with_attention(recompute: Recompute, block: Block) -> Recompute:
+    """The kind of recomputation; none in place of that of an attention that the block lacks."""
+    alone = recompute is Recompute.ATTENTION and not block.attention_module
+    return Recompute.NONE if alone else recompute
+
+
+def block_bytes(block: Block, recompute: Recompute) -> BlockBytes:
+    """The block's bytes for a kind of recomputation, as `price_block` has them."""
+    inputs = float(sum(spec.memory_bytes for spec in block.inputs))
+    outputs = float(sum(spec.memory_bytes for spec in block.outputs))
+    saved_none = float(block.saved_bytes)
+    saved = _saved(block, _with_attention(recompute, block))
+    # While recomputing, what the forward would have kept is back.
+    back = saved_none - saved
+    return BlockBytes(
         saved_bytes=saved,
         weight_bytes=_for_weights(block, inputs + saved),
         input_bytes=inputs,
@@ -148,8 +173,6 @@ def price_block(
         forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
         backward_transient_bytes=block.backward_peak_bytes + back,
         parameters=block.parameters,
-        methods=_methods([*forward_ops, *backward_ops, *again], point, block),
-        by_kind={} if point else kind_seconds([*forward_ops, *backward_ops, *again]),
     )
 
 
@@ -187,7 +210,7 @@ def recomputed_ops(block: Block, kind: Recompute) -> tuple[int, ...]:
     torch.utils.checkpoint, on by default): a layer's last product is not repeated, because only
     its inputs are needed.
     """
-    if kind is Recompute.NONE or (kind is Recompute.ATTENTION and not block.attention_module):
+    if _with_attention(kind, block) is Recompute.NONE:
         return ()
     inside = [
         index

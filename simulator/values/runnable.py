@@ -8,9 +8,14 @@ from simulator.values.plan import Plan
 
 
 def runnable_schedules() -> tuple[str, ...]:
-    """Schedules that the executor runs: one copy of the model, order independent of durations."""
+    """Schedules that the executor runs: one copy of the model, order independent of durations, not
+    made for experts that are spread over ranks."""
     kinds = map(schedule_kind, schedule_names())
-    return tuple(kind.name for kind in kinds if kind.copies == 1 and not kind.follows_durations)
+    return tuple(
+        kind.name
+        for kind in kinds
+        if kind.copies == 1 and not kind.follows_durations and not kind.for_experts
+    )
 
 
 def free_schedules() -> tuple[str, ...]:

@@ -141,6 +141,16 @@ def test_the_proposed_batch_has_whole_rounds_of_micro_batches() -> None:
     assert message.endswith("or --global-batch 32.")
 
 
+def test_what_the_schedule_that_hides_all_to_alls_needs() -> None:
+    pins = {"schedule": "interleaved-overlap"}
+    rule = "interleaved-overlap hides all-to-alls of experts: it needs ep of 2 or more"
+    assert rule in refusal(axes_of_texts(pins), GROUNDS["megatron"])
+    experts = GROUNDS["experts"]
+    assert refusal(axes_of_texts(pins), experts) == ""
+    for more in ({"ep": "1"}, {"recompute": "full"}):
+        assert rule in refusal(axes_of_texts(pins | more), experts)
+
+
 def test_chunks_of_a_prime_number_of_layers() -> None:
     message = refusal(axes_of_texts({"pp": "4", "vpp": "4"}), GROUNDS["61 layers"])
     assert message == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from profiles.errors import InputError
 from simulator.schedules.action import Action, ActionKind, backward_input, forward
 from simulator.schedules.durations import Durations
+from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import (
     Schedule,
     build_schedule,
+    schedule_kind,
     schedule_names,
 )
 from simulator.schedules.timeline import longest_rank_s, simulate
@@ -53,6 +56,7 @@ def promise(name, p, m, v, rank, kept):
         "gpipe": m,
         "1f1b": p - rank,
         "interleaved": (v - 1) * p + 2 * (p - 1 - rank) + 1,
+        "interleaved-overlap": (v - 1) * p + 2 * (p - 1 - rank) + 2,
         # Table 2 of arXiv 2401.10241, its i being rank + 1, and a round per further stage.
         "zb-h1": (p - rank) + rank * kept,
         "zb-h2": 2 * (p - rank) - 1 + 2 * rank * kept,
@@ -75,7 +79,7 @@ def built(draw, names=None):
     v = 2 if name in TWO_STAGES else 1
     kept = draw(st.sampled_from((0.0, 0.37, 1.0)))
     options = {}
-    if name == "interleaved":
+    if schedule_kind(name).is_interleaved:
         v, m = draw(st.integers(2, 3)), p * draw(st.integers(1, 4))
     if name == "dualpipe":
         p, m = 2 * draw(st.integers(1, 3)), 2 * m
@@ -274,9 +278,32 @@ def test_counts_that_a_schedule_cannot_take(name, counts, says):
 
 def test_names():
     assert set(schedule_names()) == {
-        *("none", "gpipe", "1f1b", "interleaved"),
+        *("none", "gpipe", "1f1b", "interleaved", "interleaved-overlap"),
         *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "zbv", "v-half", "v-min", "dualpipe", "dualpipev"),
     }
+
+
+@pytest.mark.parametrize(("ranks", "count", "stages"), [(2, 4, 2), (4, 8, 2), (4, 12, 3)])
+def test_a_pair_of_interleaved_overlap_is_of_two_micro_batches(ranks, count, stages):
+    """A backward that runs beside a forward cannot need it: between its own forward and it there is
+    another forward. Interleaved 1F1B runs both in a row on the last stage."""
+
+    def in_a_row(name):
+        made = build_schedule(name, num_ranks=ranks, num_microbatches=count, stages_per_rank=stages)
+        return [
+            rank
+            for rank, row in enumerate(made.ranks)
+            for one, other in pairwise(row)
+            if (one.stage, one.microbatch) == (other.stage, other.microbatch)
+        ]
+
+    assert set(in_a_row("interleaved")) == {ranks - 1}
+    # The last micro-batch of all has no other left.
+    assert len(in_a_row("interleaved-overlap")) <= 1
+    held = [
+        most_in_flight(n, ranks, count, stages)[-1] for n in ("interleaved", "interleaved-overlap")
+    ]
+    assert held[1] == held[0] + 1
 
 
 def test_a_file_of_its_own_is_all_that_a_new_schedule_needs(tmp_path):

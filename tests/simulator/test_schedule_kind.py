@@ -44,7 +44,7 @@ def test_a_schedule_takes_what_its_kind_says(name):
 
 
 def test_our_executor_runs_what_holds_one_copy_and_is_known_before_the_step():
-    left_out = {"zb-1p", "zb-2p", "dualpipe"}
+    left_out = {"zb-1p", "zb-2p", "dualpipe", "interleaved-overlap"}
     assert {*pipeline_names(), "none"} - left_out == set(runnable_schedules())
     assert set(free_schedules()) == {"none", "gpipe", "1f1b", "interleaved"}
 

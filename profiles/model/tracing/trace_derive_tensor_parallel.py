@@ -14,10 +14,11 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from profiles.errors import TraceError
 from profiles.model.activity import doing
@@ -30,6 +31,7 @@ from profiles.model.tracing.trace_random_block import (
     linear_layers,
     small_block,
     small_runs,
+    tensors,
     whole_model_call,
 )
 from profiles.model.tracing.trace_tensor_parallel_check import (
@@ -47,6 +49,7 @@ _DERIVED_FOR = 2
 _SEED = 11
 _REASONS = 2
 _SMALL_MODEL = 2**26
+_LEAST_SIDE = 4  # of a part of an image, in pixels
 _LEAST_SHARE = 0.1
 """Minimum share of the blocks' work in split layers: below it, ranks mostly repeat each other."""
 
@@ -104,7 +107,7 @@ def derive_rules(built: BuiltModel) -> Derived:
         with VocabularyWatch.of(built) as vocabulary:
             calls, traced_as = block_calls(vocabulary.noting)
         layered = [call for call in calls if len(linear_layers(call.module)) > 1]
-        blocks = [_derived(call) for call in layered]
+        blocks = [_derived(_on_part_of_image(call)) for call in layered]
         if any(block.roles for block in blocks):
             blocks += [_unsplit(call) for call in calls if call not in layered]
         size = sum(p.numel() for p in built.module.parameters())
@@ -140,10 +143,38 @@ def _derived(call: Call) -> DerivedBlock:
 def _unsplit(call: Call) -> DerivedBlock:
     """A block without two linear layers; its work from shapes."""
     try:
-        whole = Recording(SmallBlock(call, call.module, call.args, call.kwargs))
+        return DerivedBlock(call, work_flop=sum(flop for _, flop in _works(call)))
     except Exception:
         return DerivedBlock(call)
-    return DerivedBlock(call, work_flop=sum(event.work_flop for event in whole.events))
+
+
+def _works(call: Call) -> list[tuple[str, float]]:
+    """The name and FLOPs of all functions that a block calls, from shapes."""
+    whole = Recording(SmallBlock(call, call.module, call.args, call.kwargs))
+    return [(event.name, event.work_flop) for event in whole.events]
+
+
+def _on_part_of_image(call: Call) -> Call:
+    """The call on a part of its images [batch, channels, height, width], if the block then calls
+    the same functions, each with this part of its work."""
+    sizes = {tuple(x.shape[2:]) for x in tensors((call.args, call.kwargs)) if x.requires_grad}
+    (whole,) = sizes if len(sizes) == 1 else ((),)
+    own = [next(n for n in (*range(_LEAST_SIDE, size, 2), size) if size % n == 0) for size in whole]
+    if len(own) != 2 or call.large or not call.path:
+        return call
+    part = math.prod(own) / math.prod(whole)
+
+    def cut(x: Tensor) -> Tensor:
+        return x[..., : own[0], : own[1]] if x.shape[2:] == whole else x
+
+    args, kwargs = tree_map_only(Tensor, cut, (call.args, call.kwargs))
+    smaller = replace(call, args=args, kwargs=kwargs, part=part)
+    try:
+        pairs = zip(_works(smaller), _works(call), strict=True)
+        alike = all(a == b and math.isclose(x, part * y) for (a, x), (b, y) in pairs)
+    except Exception:  # its code accepts only this size
+        return call
+    return smaller if alike else call
 
 
 def _split(small: SmallBlock) -> DerivedBlock:
@@ -181,8 +212,8 @@ def _split(small: SmallBlock) -> DerivedBlock:
                     calls, why = worked, f"in {path}: {error}" if path else str(error)
         else:
             found.why_whole.append(why)
-    found.work_flop = sum(flop for _, flop in works)
-    found.split_flop = sum(flop for layer, flop in works if layer in found.roles)
+    found.work_flop = sum(flop for _, flop in works) / small.call.part
+    found.split_flop = sum(f for layer, f in works if layer in found.roles) / small.call.part
     return found
 
 

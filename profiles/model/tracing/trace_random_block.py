@@ -35,6 +35,7 @@ from profiles.model.tracing.trace_block_boundaries import (
     repeated,
 )
 from profiles.model.tracing.trace_errors import failure_text
+from profiles.model.tracing.trace_scans import short_chunks
 from profiles.model.tracing.trace_tensor_parallel import function_name
 
 _SHORT = 12  # positions of a sequence, if the model accepts that length
@@ -80,6 +81,7 @@ class Call:
 
     unused  indices of output tensors without effect on the loss (unused attention weights)
     large   path of a module with too many weights to run (experts in one tensor) -> its output
+    part    share of the model's image that the call is on
     """
 
     path: str
@@ -88,6 +90,7 @@ class Call:
     kwargs: dict[str, Any]
     unused: frozenset[int] = frozenset()
     large: Mapping[str, Output] = field(default_factory=dict)
+    part: float = 1.0
 
 
 def block_calls(built: BuiltModel) -> tuple[list[Call], dict[str, str]]:
@@ -347,7 +350,7 @@ class Watch(TorchFunctionMode):
             return copies.setdefault(id(x), x.clone())
 
         self.given = copies.values()
-        with self:
+        with self, short_chunks(self.module):
             with self.paused():
                 args, kwargs = tree_map_only(Tensor, own, (self.block.args, self.block.kwargs))
             output = self.module(*args, **kwargs)

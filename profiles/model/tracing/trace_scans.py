@@ -10,8 +10,9 @@ of Mamba-2 as products of chunks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,14 +100,40 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@contextmanager
-def fused_scans(module: nn.Module) -> Iterator[None]:
+def fused_scans(module: nn.Module) -> AbstractContextManager[None]:
     """Within the context, the recurrences of transformers' models in `module` are one op each."""
+    return _replaced(module, {name: partial(_instead, op) for name, op in _FUNCTIONS.items()})
+
+
+def short_chunks(module: nn.Module) -> AbstractContextManager[None]:
+    """Within the context, a scan by chunks has no chunk longer than its sequence, which it would
+    pad. The results are equal."""
+
+    def short(
+        scan: Callable[..., Any], x: Tensor, *given: Any, chunk_size: int, **named: Any
+    ) -> Any:
+        return scan(x, *given, chunk_size=min(chunk_size, x.shape[1]), **named)
+
+    return _replaced(module, {"mamba2_chunk_scan": lambda scan: partial(short, scan)})
+
+
+def _instead(op: Callable[..., Any], _: Callable[..., Any]) -> Callable[..., Any]:
+    return op
+
+
+@contextmanager
+def _replaced(
+    module: nn.Module, others: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]]
+) -> Iterator[None]:
+    """Context with other functions in the source files of transformers' models in `module`.
+
+    others  name -> the function in place of the original
+    """
     files = {type(child).__module__ for child in module.modules()}
     with ExitStack() as stack:
         for file in sorted(file for file in files if file.startswith("transformers.models.")):
-            for name, function in _FUNCTIONS.items():
+            for name, other in others.items():
                 if original := getattr(sys.modules[file], name, None):
                     stack.callback(setattr, sys.modules[file], name, original)
-                    setattr(sys.modules[file], name, function)
+                    setattr(sys.modules[file], name, other(original))
         yield

@@ -18,6 +18,7 @@ from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import extra_pass_bytes
 from simulator.training_run.run.low_bits import saved_in_matrices_bytes, saved_moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.idle_share import paired_share
 from simulator.training_run.work.adapter_work import adapter_work
 from simulator.training_run.work.layer_work import LayerWork, vocabulary_share
 from simulator.training_run.work.muon_work import rank_matrices
@@ -112,7 +113,8 @@ def layer_row(
         row[launches] = dispatched * average(kernels + added, experts + added)
     row |= layer_messages_row(run, stack, links_of(run))
     row["host_layer_s"] = activation_host_s(run, stack)
-    row["overlaps_experts"] = float(schedule_kind(run.schedule).pairs)
+    share = paired_share(run.degrees.pp, run.num_microbatches)
+    row["overlaps_experts"] = float(share * schedule_kind(run.schedule).pairs)
     row["overlaps_host"] = float(stack.overlaps_host)
     table = 0.0 if run.lora else vocabulary_share(run, stack) * model.hidden_size
     row["head_accumulation"] = table * stack.accumulation_bytes / bandwidth

@@ -61,7 +61,7 @@ class Features:
                           there, down and up; overlaps_host  1 where both go on beside computing
     overlapped_exchange   share of the exchange's messages that go on beside the passes of a
                           micro-batch
-    overlaps_experts      1 where the experts' all-to-alls do
+    overlaps_experts      share of the passes in which the experts' all-to-alls do (`paired_share`)
     extra_pass_s          streaming what compression and outer optimizers move, per step
     orthogonal_s          Muon's products, at the surfaces' speed, per step
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth

@@ -81,6 +81,12 @@ def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
     return max(_NEXT_TO_NONE, longest_rank_s(timeline) / busy - count)
 
 
+def paired_share(pp: Any, microbatches: Any) -> Any:
+    """Share of the forwards that run together with a backward, under schedules that pair them: all
+    but those of a stage's first pp micro-batches, in mean over the ranks."""
+    return np.maximum(0.0, 1.0 - pp / microbatches)
+
+
 def _durations(
     row: Mapping[str, float], layers: Sequence[float], heads: Sequence[float]
 ) -> Durations:

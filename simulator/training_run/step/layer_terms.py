@@ -24,6 +24,10 @@ from simulator.training_run.step.step_term import (
 from simulator.values.prediction import Part
 
 _WAYS = ("forward", "backward")
+# Share of the multiprocessors that all-to-alls hold while they run: 20 of an H800's 132
+# (DeepSeek-V3, arXiv 2412.19437, section 3.2.2; also the default of moe_deepep_num_sms in
+# Megatron-Core core_v0.14.0, core/transformer/transformer_config.py).
+SENDING_SHARE = 20 / 132
 _Kernel = Callable[[Features, Coefficients, str], Array]
 _KERNELS: tuple[tuple[str, _Kernel], ...] = (
     ("matmuls", lambda x, c, way: larger(*_matmuls(x, c, way))),
@@ -76,13 +80,15 @@ def _tensor(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """Under what two micro-batches compute at a time, where the schedule pairs their passes."""
+    """In passes that the schedule pairs, messages hide under the other micro-batch's compute, which
+    meanwhile lacks the multiprocessors that send."""
     messages = moved(x, "expert", c) * passes(x)
     messages = messages * c["expert_exposed"]
     if not np.any(x.overlaps_experts > 0):
         return messages
     messages = named("messages", messages)
-    return np.where(x.overlaps_experts > 0, larger(e.layer, messages) - e.layer, messages)
+    paired = larger(e.layer + SENDING_SHARE * messages, messages) - e.layer
+    return messages + x.overlaps_experts * (paired - messages)
 
 
 def _context(x: Features, c: Coefficients, e: Earlier) -> Array:

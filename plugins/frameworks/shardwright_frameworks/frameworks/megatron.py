@@ -85,6 +85,7 @@ UNEVEN = (
     "pipeline_model_parallel_layout",
 )  # fmt: skip
 """Options of a pipeline whose stages have different numbers of layers."""
+EXPERT_OVERLAP = "overlap_moe_expert_parallel_comm"
 # Of which other programs that take the figures of a model have none.
 _OWN = _MARKS - {
     "micro_batch_size",
@@ -348,6 +349,20 @@ def _schedule(options: Options, collected: Collected) -> None:
     for option in options.of("enable_zero_bubble", "enable_zbh1_pipeline"):
         if options.switched(option):
             collected.set("schedule", "zb-h1", option.place, option.name)
+    for option in options.of(EXPERT_OVERLAP):
+        if options.switched(option):
+            collect_expert_overlap(option.name, option.place, collected)
+
+
+def collect_expert_overlap(name: str, place: Place, collected: Collected) -> None:
+    """Collects the schedule that hides all-to-alls of experts, which has several chunks per rank
+    (megatron/core/transformer/transformer_config.py of core_v0.14)."""
+    pp, vpp = (collected.count_or_default(key) or 1 for key in ("pp", "vpp"))
+    if pp > 1 and vpp > 1:
+        collected.set("schedule", "interleaved-overlap", place, name)
+    else:
+        why = "priced in interleaved pipelines only (pp and vpp of 2 or more)"
+        collected.report_unused(name, place, why)
 
 
 def collect_layout(written: str | None, name: str, place: Place, collected: Collected) -> None:

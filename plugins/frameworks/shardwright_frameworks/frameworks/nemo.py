@@ -24,7 +24,12 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.flavors import collect_figures
-from shardwright_frameworks.frameworks.megatron import collect_layout, keep_recomputed_layers
+from shardwright_frameworks.frameworks.megatron import (
+    EXPERT_OVERLAP,
+    collect_expert_overlap,
+    collect_layout,
+    keep_recomputed_layers,
+)
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
@@ -294,6 +299,9 @@ def collect_nemo(
     for path, (value, place) in merged.items():
         if path[-1:] == ("pipeline_model_parallel_layout",):
             collect_layout(_layout_text(value), ".".join(path), place, collected)
+    for path, (value, place) in merged.items():
+        if path[-1:] == (EXPERT_OVERLAP,) and truth_of(value) and not _elsewhere(path):
+            collect_expert_overlap(".".join(path), place, collected)
     collected.default(_DEFAULTS, tp=1, pp=1, vpp=1, cp=1, ep=1, sequence_parallel=False)
 
 

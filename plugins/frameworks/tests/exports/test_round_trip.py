@@ -46,6 +46,7 @@ _EXPERTS: tuple[dict[str, object], ...] = (
     {"tp": 2, "dp": 4, "ep": 4},
     {"pp": 2, "dp": 4, "ep": 4},
     {"cp": 2, "dp": 4, "ep": 8},
+    {"pp": 2, "dp": 4, "ep": 4, "vpp": 2, "schedule": "interleaved-overlap"},
 )
 # Keys that an import answers for every target, beside those that its words have.
 _ALWAYS = ("devices", "dp", "zero_stage", "micro_batch", "global_batch", "seq_len", "precision")

@@ -125,6 +125,7 @@ def _model(model: Mapping[str, Any], parallelism: Mapping[str, Any]) -> dict[str
         "expert_model_parallel_size",
         "expert_tensor_parallel_size",
         "sequence_parallel",
+        "overlap_moe_expert_parallel_comm",
     ):
         if name in parallelism:
             found[name] = parallelism[name]

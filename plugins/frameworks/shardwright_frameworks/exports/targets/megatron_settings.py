@@ -25,6 +25,7 @@ from shardwright_frameworks.exports.values.options import (
     unexpressed_options,
 )
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
+from simulator.schedules.schedule import schedule_kind
 from simulator.values.degrees import AXIS_ORDERS
 from simulator.values.pipeline_layout import LayoutStage, pipeline_layout_text
 
@@ -165,7 +166,7 @@ def _parallelism(
     planned: PlannedRun, target: str
 ) -> tuple[dict[str, Any], tuple[Unexpressed, ...]]:
     run = planned.run
-    _, gaps = schedule_gap(run, ("1f1b", "interleaved"), target)
+    _, gaps = schedule_gap(run, ("1f1b", "interleaved", "interleaved-overlap"), target)
     found: dict[str, Any] = {
         "tensor_model_parallel_size": run.degrees.tp,
         "pipeline_model_parallel_size": run.degrees.pp,
@@ -174,6 +175,8 @@ def _parallelism(
         found["pipeline_model_parallel_layout"] = _layout(planned)
     elif run.degrees.vpp > 1:
         found["num_virtual_stages_per_pipeline_rank"] = run.degrees.vpp
+    if schedule_kind(run.schedule).for_experts:
+        found["overlap_moe_expert_parallel_comm"] = True
     found["context_parallel_size"] = run.degrees.cp
     if run.degrees.cp > 1:
         found["cp_comm_type"] = "p2p"
