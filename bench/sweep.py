@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from planner.batch.sweep import Job, Reply, Workers
-from planner.layout.memory_floor import known_floors
 from profiles.document import decode
 from shardwright.requests.layout_task import LayoutTask, solve_layout_task
 from shardwright.sweeps.study_file import read_study
@@ -94,7 +93,6 @@ def _searches_s(tasks: Sequence[LayoutTask], *, share: bool) -> float:
 
 def _forget() -> None:
     features_of.cache_clear()
-    known_floors.cache_clear()
 
 
 def _here() -> Workers:

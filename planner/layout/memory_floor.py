@@ -10,20 +10,20 @@ rank's memory without activations.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, row_numbers
-from planner.run_option import RunOption
 from planner.tolerances import DEFAULT_FIT_RISK
 from simulator.memory.footprint import rank_footprint
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.fit.memory_interval import memory_margin
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.known_features import without_size
+from simulator.training_run.step.known_features import known_features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,6 @@ class MemoryLimit:
 Array = NDArray[np.float64]
 
 _AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage", "option")
-# Of so many runs (model, device, framework, sequence, ...) floors are kept, so many of each.
-_RUNS, _MOST_FLOORS = 24, 1 << 17
 
 
 class MemoryFloors:
@@ -95,15 +93,11 @@ class MemoryFloors:
 
     def _floors(self, layouts: Layouts, recompute: NDArray[np.int64]) -> tuple[Array, Array]:
         """[layouts] each: bounds in bytes on the first rank's lasting and passing memory."""
-        less = _keeps_less(layouts)
         # Of micro-batches of one sequence a floor depends on whether there are several, and on
         # those in flight, min(m, pp) under 1F1B.
         several = np.minimum(-(-self._base.global_batch // layouts.dp), np.maximum(2, layouts.pp))
-        keys = np.column_stack([layouts.key(*_AXES), recompute, less, several])
+        keys = np.column_stack([layouts.key(*_AXES), recompute, several])
         _, first, where = np.unique(row_numbers(keys), return_index=True, return_inverse=True)
-        known = known_floors(without_size(self._base), layouts.options)
-        if len(known) > _MOST_FLOORS:
-            known.clear()
         light = replace(
             layouts,
             micro_batch=np.ones_like(layouts.tp),
@@ -112,28 +106,15 @@ class MemoryFloors:
             recompute=recompute,
             recompute_layers=np.zeros_like(layouts.tp),
         )
-        floors = np.zeros((len(first), 2))
-        kinds = map(tuple, keys[first].tolist())
-        for number, (key, i) in enumerate(zip(kinds, first.tolist(), strict=True)):
-            found = known.get(key)
-            if found is None:
-                found = _floor(light.run(self._base, i), keeps_less=bool(less[i]))
-                known[key] = found
-            floors[number] = found
-        lasting, per_sequence = floors[where].T
+        known = known_features(self._base, layouts.options, floors_of)
+        floors = known.rows(keys[first], lambda row: light.run(self._base, int(first[row])))
+        lasting = floors["lasting"][where]
+        per_sequence = np.where(_keeps_less(layouts), 0.0, floors["passing"][where])
         # In flight are min(m, pp - rank) of them; the first rank keeps min(m, pp).
         count = self._base.global_batch // (layouts.dp * layouts.micro_batch)
         most = self._base.global_batch // layouts.dp
         share = np.minimum(count, layouts.pp) / np.minimum(most, layouts.pp)
         return lasting, np.asarray(per_sequence * layouts.micro_batch * share)
-
-
-@functools.lru_cache(maxsize=_RUNS)
-def known_floors(
-    base: TrainingRun, options: tuple[RunOption, ...]
-) -> dict[tuple[int, ...], tuple[float, float]]:
-    """The bounds computed so far in this process for one run, by the axes of a layout."""
-    return {}
 
 
 def _keeps_less(layouts: Layouts) -> NDArray[np.bool_]:
@@ -156,11 +137,13 @@ def _none(layouts: Layouts) -> NDArray[np.int64]:
     return np.full(len(layouts), RECOMPUTE.index("none"))
 
 
-def _floor(light: TrainingRun, *, keeps_less: bool) -> tuple[float, float]:
-    """Bytes on the first rank: (lasting, per micro-batch of one sequence); `light` is a layout with
-    1F1B and such micro-batches."""
-    found = rank_footprint(light, 0)
-    lasting = found.static_bytes + found.communication_bytes
-    return lasting, 0.0 if keeps_less else min(
-        found.activations_bytes, found.limiting_bytes - lasting
-    )
+def floors_of(light: Sequence[TrainingRun]) -> dict[str, Array]:
+    """[runs] bytes on the first rank: `lasting`, and `passing` per micro-batch of one sequence; the
+    runs are layouts with 1F1B and such micro-batches."""
+    ranks = [rank_footprint(run, 0) for run in light]
+    lasting = [each.static_bytes + each.communication_bytes for each in ranks]
+    passing = [
+        min(each.activations_bytes, each.limiting_bytes - lasts)
+        for each, lasts in zip(ranks, lasting, strict=True)
+    ]
+    return {"lasting": np.asarray(lasting), "passing": np.asarray(passing)}

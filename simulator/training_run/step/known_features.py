@@ -20,9 +20,9 @@ from simulator.values.degrees import Degrees
 Array = NDArray[np.float64]
 
 # Of so many runs (model, device, framework, sequence, ...) features are kept, and of each run so
-# many rows of layers (53 numbers of 8 bytes, a key of some 200 bytes) and of meshes (28 numbers and
-# a key): 24 x 8,192 x 1,050 bytes, at most 210 MB. bench/sweep.py asks for up to 831 rows of a run.
-_RUNS, _MOST_ROWS = 24, 1 << 13
+# many numbers of 8 bytes: 4,900 rows of layers (53 numbers and a key of some 200 bytes), 9,300 of
+# meshes (28), 131,072 of memory (2). bench/sweep.py asks for up to 831 rows of layers of a run.
+_RUNS, _MOST_NUMBERS = 24, 1 << 18
 
 
 class KnownFeatures:
@@ -50,7 +50,7 @@ class KnownFeatures:
                 made = np.column_stack(list(found.values()))
                 self._known |= {asked[number]: row for number, row in zip(new, made, strict=True)}
             columns = np.stack([self._known[key] for key in asked], axis=1)
-            if len(self._known) > _MOST_ROWS:
+            if len(self._known) * len(self._names) > _MOST_NUMBERS:
                 self._known.clear()
             return dict(zip(self._names, columns, strict=True))
 
@@ -60,8 +60,8 @@ def known_features(
     options: Hashable,
     of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]],
 ) -> KnownFeatures:
-    """Those of layouts of a run (`layer_features`, `mesh_features`); `options` are what the numbers
-    of options in their keys mean."""
+    """Those of layouts of a run (`layer_features`, `mesh_features`, or floors of its memory);
+    `options` are what the numbers of options in their keys mean."""
     return features_of(without_size(base), options, of)
 
 
@@ -71,7 +71,7 @@ def without_size(base: TrainingRun) -> TrainingRun:
     return replace(base, id="", degrees=one, global_batch=1, defaults=())
 
 
-@functools.lru_cache(maxsize=2 * _RUNS)
+@functools.lru_cache(maxsize=3 * _RUNS)
 def features_of(
     base: TrainingRun,
     options: Hashable,

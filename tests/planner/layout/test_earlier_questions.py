@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from planner.layout.layout_plan import plan_layout
-from planner.layout.memory_floor import known_floors
 from simulator.training_run.step import known_features
 from simulator.training_run.step.known_features import KnownFeatures, features_of
 from tests.planner.layout.asked import question
@@ -17,7 +16,6 @@ def answer(asked):
 
 def forgotten():
     features_of.cache_clear()
-    known_floors.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +56,7 @@ def test_representatives_are_computed_once():
 
 
 def test_what_is_kept_has_an_end(monkeypatch):
-    monkeypatch.setattr(known_features, "_MOST_ROWS", 4)
+    monkeypatch.setattr(known_features, "_MOST_NUMBERS", 4)
     known = KnownFeatures(lambda runs: {"tp": np.asarray([float(run.degrees.tp) for run in runs])})
     for degrees in ([1, 2, 3], [4, 5, 6], [7, 8, 9, 10, 11], [7, 8]):
         found = known.rows(
