@@ -10,7 +10,7 @@ from simulator.training_run.fit.evidence import (
     evidence_words,
     shipped_evidence,
 )
-from tests.simulator.described_runs import LLAMA_RUN
+from tests.simulator.described_runs import LLAMA_RUN, MIXTRAL, changed
 
 KNOWN = EvidenceFile(
     date="2026-11-22",
@@ -33,6 +33,13 @@ def test_sources_and_runs_are_counted() -> None:
 def test_what_nobody_measured_is_said() -> None:
     unseen = replace(LLAMA_RUN, stack="megatron-core", device="b300-sxm")
     assert evidence_words(unseen, KNOWN).startswith("no run of megatron-core on b300-sxm")
+
+
+def test_hidden_all_to_alls_are_an_assumption() -> None:
+    settings = {"stack": "megatron-core", "model": MIXTRAL, "ep": 8, "pp": 2, "vpp": 2}
+    for schedule, assumed in (("interleaved", False), ("interleaved-overlap", True)):
+        said = evidence_words(changed(LLAMA_RUN, **settings, schedule=schedule), KNOWN)
+        assert ("hides all-to-alls" in said) == assumed
 
 
 def test_the_shipped_file_counts_what_was_fitted() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from profiles.document import read_document
 from profiles.errors import InputError
+from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_owner import processor_of, software_of
@@ -60,18 +61,24 @@ def evidence_words(
     short  without the names of the sources, in fewer than 90 columns
     """
     found = (known or shipped_evidence()).step.get(evidence_name(run))
+    hidden = ""
+    if run.model.num_experts and schedule_kind(run.schedule).pairs:
+        hidden = (
+            "; no fitted run hides all-to-alls of experts under another micro-batch: that they hide "
+            "as far as it computes is assumed"
+        )
     where = f"{software_of(run)} on {run.device}"
     if found is None:
         if short:
             return f"no fitted run of {where}: coefficients of its relatives"
         return (
             f"no run of {where} was fitted: its coefficients are those of its relatives, its "
-            "interval the wider for it"
+            f"interval the wider for it{hidden}"
         )
     runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
     sources = "1 source" if len(found.sources) == 1 else f"{len(found.sources)} sources"
     basis = f"fitted on {runs} of {where}, of {sources}"
-    return basis if short else f"coefficients {basis} ({', '.join(found.sources)})"
+    return basis if short else f"coefficients {basis} ({', '.join(found.sources)}){hidden}"
 
 
 def supporting_runs(framework: str, device: str, known: EvidenceFile | None = None) -> Evidence:
