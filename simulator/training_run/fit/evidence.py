@@ -64,8 +64,8 @@ def evidence_words(
     hidden = ""
     if run.model.num_experts and schedule_kind(run.schedule).pairs:
         hidden = (
-            "; no fitted run hides all-to-alls of experts under another micro-batch: that they hide "
-            "as far as it computes is assumed"
+            "; no fitted run hides all-to-alls of experts under another micro-batch's compute: how "
+            "much of them hides is assumed"
         )
     where = f"{software_of(run)} on {run.device}"
     if found is None:
