@@ -306,7 +306,7 @@ def _accumulated_s(block: Block, device: Device) -> float:
         sizes = (3.0 * spec.memory_bytes for spec in trained)
         return sum(pricer_of(device).move("add_", size).time_s for size in sizes)
     known = in_step(device)
-    # Neutral: what was measured has it.
+    # Neutral: measurements include it.
     moved = known.accumulation_bytes * sum(spec.num_elements for spec in trained)
     return known.level * known.optimizer * moved / pricer_of(device).light.bandwidth
 
