@@ -7,13 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from profiles.model.building.build import build_model
 from profiles.model.building.tensor_parallel_rules import matches, split_of
 from profiles.model.graph import OpKind
 from profiles.model.loaders import resolve_model
-from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
-from profiles.model.tracing.trace_random_block import block_calls, small_block
+from profiles.model.tracing.trace_derive_tensor_parallel import (
+    Derived,
+    _on_part_of_image,
+    derive_rules,
+)
+from profiles.model.tracing.trace_random_block import Call, block_calls, small_block
 from profiles.model.tracing.trace_tensor_parallel_check import NotSplit, Recording, check_split
 from profiles.model.tracing.traced import trace_model
 
@@ -163,3 +169,32 @@ def test_the_check_finds_a_missing_size() -> None:
         left = tuple(rule for rule in sizes if rule != missing)
         with pytest.raises(NotSplit):
             check_split(Recording(small_block(calls[0], 0)), roles, left, 2)
+
+
+class _OverPositions(nn.Module):
+    """Attention between all positions of an image: its work grows with their square."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(2).transpose(1, 2)
+        mixed = (flat @ flat.transpose(1, 2)).softmax(-1) @ flat
+        return mixed.transpose(1, 2).reshape(x.shape)
+
+
+_POINTWISE = nn.Sequential(nn.Conv2d(8, 32, 1), nn.GELU(), nn.Conv2d(32, 8, 1))
+
+
+@pytest.mark.parametrize(
+    ("module", "part"),
+    [
+        (_POINTWISE, 4 * 4 / (56 * 56)),
+        (nn.Sequential(_POINTWISE, _OverPositions()), 1.0),
+        (nn.Sequential(nn.Flatten(), nn.Linear(8 * 56 * 56, 8)), 1.0),
+    ],
+    ids=["each position alone", "positions together", "one size only"],
+)
+def test_a_block_runs_on_part_of_an_image_where_its_work_is_that_part(
+    module: nn.Module, part: float
+) -> None:
+    image = torch.empty(2, 8, 56, 56, device="meta", requires_grad=True)
+    call = Call("blocks.0", module.to("meta"), (image,), {})
+    assert _on_part_of_image(call).part == pytest.approx(part)
