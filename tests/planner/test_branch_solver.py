@@ -280,3 +280,10 @@ def test_parts_of_tables_are_dealt_out_evenly():
     # 15 s of work, 1 s of messages, 5 s that any stage takes. With x of four tables first:
     # 10 x = 10 (4 - x) - 2 x - 0.5, x = 39.5 / 22.
     assert bound == pytest.approx(16 + 5 + 10 * 39.5 / 22, rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_least_bytes_of_blocks_are_those_of_the_priced_chain(shape):
+    rng = np.random.default_rng([4, SHAPES.index(shape)])
+    model = costs_of(BranchModel(rng, shape, 6, unlike=True)).model
+    assert model.least_bytes(1, 1) == pytest.approx(model.chain(1, (0,)).first_bytes)
