@@ -12,6 +12,7 @@ _MEGATRON = {
     "cp": "--context-parallel-size",
     "ep": "--expert-model-parallel-size",
     "vpp": "--num-virtual-stages-per-pipeline-rank",
+    "schedule": "--overlap-moe-expert-parallel-comm",
     "recompute": "--recompute-granularity",
     "sequence_parallel": "--sequence-parallel",
     "zero_stage": "--use-distributed-optimizer",
@@ -25,6 +26,7 @@ _NEMO = {
     "cp": "context_parallel_size",
     "ep": "expert_model_parallel_size",
     "vpp": "virtual_pipeline_model_parallel_size",
+    "schedule": "overlap_moe_expert_parallel_comm",
     "recompute": "recompute_granularity",
     "sequence_parallel": "sequence_parallel",
     "zero_stage": "use_distributed_optimizer",
@@ -39,6 +41,7 @@ FLAGS: dict[str, dict[str, str]] = {
     "megatron-lm": _MEGATRON,
     "megatron-deepspeed": {
         **_MEGATRON,
+        "schedule": "schedule",
         "zero_stage": "--zero-stage",
         "recompute": "--checkpoint-activations",
     },
@@ -116,10 +119,12 @@ FLAGS: dict[str, dict[str, str]] = {
 
 
 _SWITCH: dict[object, str] = {True: "given", False: "left out"}  # and of 1 and 0
+_HIDES: dict[object, str] = {"interleaved-overlap": "true", "interleaved": "false"}
 _WHOLE_LAYERS: dict[object, str] = {"full": "true", "none": "false"}
 # What a framework writes for a value, where that is not the value itself.
 _WORDS: dict[tuple[str, str], dict[object, str]] = {
     ("megatron-lm", "recompute"): {"none": "left out"},
+    ("megatron-lm", "schedule"): {"interleaved-overlap": "given", "interleaved": "left out"},
     ("megatron-lm", "sequence_parallel"): _SWITCH,
     ("megatron-lm", "zero_stage"): _SWITCH,
     ("megatron-lm", "optimizer_offload"): _SWITCH,
@@ -127,6 +132,7 @@ _WORDS: dict[tuple[str, str], dict[object, str]] = {
     ("megatron-deepspeed", "sequence_parallel"): _SWITCH,
     ("megatron-bridge", "recompute"): {"none": "null"},
     ("nemo", "recompute"): {"none": "null"},
+    **{(name, "schedule"): _HIDES for name in ("megatron-bridge", "nemo", "primus")},
     ("nanotron", "recompute"): _WHOLE_LAYERS,
     ("nanotron", "sequence_parallel"): {True: "REDUCE_SCATTER", False: "ALL_REDUCE"},
     ("nanotron", "schedule"): {"gpipe": "afab"},

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.training_run.run.training_run import TrainingRun, setting_of, with_settings
 from simulator.values.recompute_kind import recompute_kind
@@ -130,14 +131,16 @@ def _pipelines(
     degrees = run.degrees
     if degrees.pp == 1:
         return
-    if "vpp" in rules.axes and run.schedule in ("1f1b", _INTERLEAVED):
+    is_interleaved = schedule_kind(run.schedule).is_interleaved
+    if "vpp" in rules.axes and (is_interleaved or run.schedule == "1f1b"):
         per_rank = run.model.num_layers // degrees.pp
         for chunks in sorted({1, *_halves_and_doubles(degrees.vpp)}):
             if chunks != degrees.vpp and per_rank % chunks == 0:
-                schedule = _INTERLEAVED if chunks > 1 else "1f1b"
+                usual = run.schedule if is_interleaved else _INTERLEAVED
+                schedule = usual if chunks > 1 else "1f1b"
                 yield "vpp", chunks, with_settings(run, {"vpp": chunks, "schedule": schedule})
     for schedule in rules.schedules:
-        if schedule not in (run.schedule, _INTERLEAVED) and run.schedule != _INTERLEAVED:
+        if schedule != run.schedule and schedule_kind(schedule).is_interleaved == is_interleaved:
             yield "schedule", schedule, replace(run, schedule=schedule)
 
 
@@ -154,4 +157,7 @@ def is_legal(run: TrainingRun, rules: FrameworkRules) -> bool:
         return False
     if model.num_experts and model.num_experts % degrees.ep:
         return False
-    return not (run.schedule == _INTERLEAVED and run.num_microbatches % run.degrees.pp)
+    kind = schedule_kind(run.schedule)
+    if not kind.suits(ep=degrees.ep, recompute=run.recompute):
+        return False
+    return not (kind.is_interleaved and run.num_microbatches % run.degrees.pp)

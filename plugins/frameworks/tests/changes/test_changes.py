@@ -15,7 +15,7 @@ from shardwright.cli import app
 from shardwright.requests.imported_run import ImportedRun
 from shardwright.runs.complete import complete_run
 from shardwright.runs.run import PublishedRun
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun, with_settings
 
 
 def run_of(**changed: object) -> TrainingRun:
@@ -47,6 +47,23 @@ def test_illegal_ones_are_left_out() -> None:
     found = {(c.setting, c.new) for c in single_changes(run_of(global_batch=2, tp=8, dp=1, pp=2))}
     assert ("tp", 16) not in found
     assert ("micro_batch", 4) not in found
+
+
+def test_all_to_alls_are_hidden_where_experts_are_spread_and_stages_interleave() -> None:
+    settings = {"model": "Mixtral 8x7B", "tp": 1, "dp": 8, "pp": 2, "ep": 8, "recompute": "none"}
+    for schedule, vpp, proposed in (("1f1b", 1, False), ("interleaved", 2, True)):
+        run = run_of(**settings)
+        run = with_settings(run, {"vpp": vpp, "schedule": schedule})
+        found = {(c.setting, c.new): c.run for c in single_changes(run)}
+        assert (("schedule", "interleaved-overlap") in found) == proposed
+    hidden = found["schedule", "interleaved-overlap"]
+    (change,) = (c for c in single_changes(run) if c.setting == "schedule")
+    words = change_words(ImportedRun(framework="megatron-lm"), change)
+    assert words == "--overlap-moe-expert-parallel-comm: left out -> given"
+    again = {(c.setting, c.new): c.run for c in single_changes(hidden)}
+    assert again["vpp", 4].schedule == "interleaved-overlap"
+    assert again["vpp", 1].schedule == "1f1b"
+    assert ("recompute", "full") not in again
 
 
 def test_precision_only_where_requested() -> None:
