@@ -40,7 +40,7 @@ class StateWatch:
         self._names = _buffers(module)
         named = module.named_parameters()
         self._weights = {p.untyped_storage()._cdata: name for name, p in named if not p.is_meta}
-        # Weights that the forward writes to -> modules that write to their own, otherwise "".
+        # Weights that the forward writes to -> modules that clamp their own, otherwise "".
         self._changed: dict[str, set[str]] = defaultdict(set)
         self._written: set[str] = set()
         self._read: set[str] = set()
@@ -62,7 +62,8 @@ class StateWatch:
             for given, written in arguments_of(func, args, kwargs):
                 keys = {x.untyped_storage()._cdata for x in given} if written else set()
                 for name in (self._weights[key] for key in keys & self._weights.keys()):
-                    self._changed[name].add(module if name.startswith(f"{module}.") else "")
+                    clamps = func in _CLAMPS and name.startswith(f"{module}.")
+                    self._changed[name].add(module if clamps else "")
         if not self._names or "batch_norm" in func._schema.name:
             return
         names: set[str] = set()
@@ -91,8 +92,8 @@ class StateWatch:
         self, entries: list[str], uses: Mapping[str, list[int]]
     ) -> dict[str, tuple[int, int]]:
         """Description of each buffer and weight that was changed and used -> its first and last
-        segment; call it after the forward. Weights that code between the blocks changes span all
-        segments, since any code may read them.
+        segment; call it after the forward. Changed weights span all segments, since any code may
+        read them, unless a module inside a block limits its own to a range, which may be repeated.
 
         entries  of the segments;  uses  segments that use each weight
         """
@@ -137,6 +138,7 @@ def modules_above(entries: list[str]) -> set[str]:
     return {entry[:i] for entry in entries for i, c in enumerate(entry) if c == "."} | {""}
 
 
+_CLAMPS = (torch.ops.aten.clamp_.default, torch.ops.aten.clamp_min_.default)
 _CHANGEABLE = (MutableMapping, MutableSequence)  # a UserDict, too
 
 
