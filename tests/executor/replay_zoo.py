@@ -277,3 +277,11 @@ class Keeping(Stacked):
 
 def keeping() -> Made:
     return classified(Keeping())
+
+
+def compiled() -> Made:
+    """torch.compile of the model, and of its layers in both ways."""
+    model = Stacked()
+    model.layers[0] = torch.compile(model.layers[0])
+    model.layers[1].compile()
+    return classified(torch.compile(model))
