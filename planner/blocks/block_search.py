@@ -138,6 +138,13 @@ def _one_replica(space: Axes, context: LayoutContext) -> Axes:
     if not space.allows("dp", 1):
         raise InputError(f"--dp {','.join(map(str, space.dp or ()))}: {why}; leave it out")
     alone = replace(space, dp=(1,))
+    most = max(context.tp_degrees) * context.num_layers
+    if most < context.num_devices:
+        others = (context.why_not_cuttable, context.why_not_tensor_parallel)
+        raise InputError(
+            f"dp is 1: {why}. Then {context.num_devices} devices (--on) are too many: tp x pp of "
+            f"this model is {most} or less{''.join(f' ({one})' for one in others if one)}"
+        )
     try:
         legal_cells(alone, context)
     except InputError as error:

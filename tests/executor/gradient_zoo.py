@@ -144,6 +144,30 @@ def averaged() -> Made:
     return classified(Averaged())
 
 
+class _Clamped(Mlp):
+    """A layer that limits a weight of its own to a range narrower than where it starts."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.up.weight.data.clamp_(-0.05, 0.05)
+        return super().forward(x)
+
+
+def clamped() -> Made:
+    return classified(Stacked(_Clamped))
+
+
+class Clipped(Stacked):
+    """The model's code limits the weights of its layers (WGAN, Arjovsky et al., 1701.07875)."""
+
+    def between(self, layer: Any, h: Tensor) -> Tensor:
+        layer.down.weight.data.clamp_(min=-0.04)
+        return layer(h)
+
+
+def clipped() -> Made:
+    return classified(Clipped())
+
+
 class Joined(nn.Module):
     """Weights of equal members are stacked by the code between them, and run as one by vmap."""
 

@@ -223,6 +223,15 @@ def many_experts() -> Any:
     return _language(Language([LlamaBlock(Experts(48, 1, skips=True))], turns=True))
 
 
+def experts_in_sequence() -> Any:
+    """Each is a sequence, whose square layers differ only in their numbers."""
+    experts = Experts(48, 1, skips=True)
+    for number in range(48):
+        inner = nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)
+        experts.experts[number] = nn.Sequential(*inner)
+    return _language(Language([LlamaBlock(experts)], turns=True))
+
+
 def weight_normed() -> Any:
     def layer(wide: int, narrow: int) -> nn.Module:
         return nn.utils.parametrizations.weight_norm(nn.Linear(wide, narrow))

@@ -60,6 +60,14 @@ def test_the_language_part_of_a_larger_model_is_found() -> None:
     assert type(module).__name__ == "Gemma3ForCausalLM"
 
 
+def test_a_class_is_found_in_a_folder_of_another_name() -> None:
+    """transformers has data2vec-text in the folder data2vec: the class was reported missing."""
+    small = {key: LLAMA[key] for key in LLAMA if key.startswith(("num_", "hidden", "vocab"))}
+    config = {"architectures": ["Data2VecTextForMaskedLM"], "model_type": "data2vec-text"}
+    built = build_model(spec_of(small | config), micro_batch=1, sequence_length=8)
+    assert type(built.module).__name__ == "Data2VecTextForMaskedLM"
+
+
 VISION = {
     "model_type": "siglip_vision_model",
     "hidden_size": 32,

@@ -83,6 +83,15 @@ def test_every_repeat_is_split_and_experts_that_got_no_rows_too(name: str, count
     assert all(any(matches(pattern, path) for pattern, _ in rules) for path in paths)
 
 
+def test_of_an_expert_without_rows_each_layer_is_split_like_the_same_layer_of_another() -> None:
+    """Of a sequence in an expert without rows, one layer was split like the other, or alone."""
+    rules = derived("experts_in_sequence").rules
+    for number in range(48):
+        for place, wanted in ((0, "column"), (2, "row")):
+            path = f"layers.0.mlp.experts.{number}.{place}"
+            assert [kind for pattern, kind in rules if matches(pattern, path)] == [wanted], path
+
+
 def test_sizes_of_the_code_and_shared_weights_of_heads_are_rules_too() -> None:
     rules = derived("llama_with_norms").rules
     assert ("layers.*.attention.q_norm.weight", "sum_gradient") in rules

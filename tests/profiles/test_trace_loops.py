@@ -164,6 +164,33 @@ def test_of_layers_of_two_structures_by_turns_three_of_each_are_traced() -> None
     assert [ref.kind for ref in graph.chain] == [0, *[1, 2] * 7, 1, 3]
 
 
+class Scaled(Alternating):
+    """Equal layers whose result the model scales before its head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(16) for _ in range(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        out: Tensor = self.head(x * 2)
+        return out
+
+
+def scaled() -> tuple[nn.Module, Tensor]:
+    return Scaled(), torch.zeros(2, 8)
+
+
+def test_repeated_layers_are_skipped_if_ops_of_the_model_follow_the_last() -> None:
+    """The last layer's block has one op more. All sixteen were traced in a third pass."""
+    Layer.calls = 0
+    graph = _trace(resolve_model(f"{__name__}:scaled"), 1)
+    assert Layer.calls == 3 + 5
+    assert [ref.kind for ref in graph.chain] == [0, *[1] * 14, 2, 3]
+    assert [op.name for op in graph.kinds[2].forward_ops][-1] == "mul"
+
+
 class Numbered(Alternating):
     """Layers that get their number, and a tensor without a gradient of the first module."""
 

@@ -208,3 +208,15 @@ def test_the_answer_for_an_own_model_is_short() -> None:
     assert labels.index("Assumed") < 12
     longer = CliRunner().invoke(app, [*asked, "--explain"], catch_exceptions=False).output
     assert len(longer.splitlines()) > len(lines)
+
+
+def test_the_framework_torch_is_our_executor_for_any_model(tmp_path: Path) -> None:
+    """A model that is no transformer of equal layers was refused: "leave out --stack"."""
+    answers: list[PlanFile] = []
+    for options in ((), ("--stack", "torch")):
+        path = tmp_path / f"plan{len(answers)}.json"
+        asked = ["plan", f"{HERE}:images", "--on", ON, "--global-batch", "8", "-o", str(path)]
+        done = CliRunner().invoke(app, [*asked, *options], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        answers.append(open_plan(path).answer)
+    assert answers[0] == answers[1]

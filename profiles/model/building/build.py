@@ -395,16 +395,18 @@ def _from_config(
 
 
 def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
-    model_type = str(spec.config["model_type"]).replace("-", "_")
+    model_type = str(spec.config["model_type"])
     name = str(spec.config["architectures"][0])
     need_to_build(spec)
     _quiet_transformers()
-    # `gemma3_text` is the language part of `gemma3`, defined in the same module.
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
     cls = None
-    for package in dict.fromkeys((model_type, model_type.removesuffix("_text"))):
-        with suppress(ImportError):
-            file = importlib.import_module(f"transformers.models.{package}.modeling_{package}")
-            cls = cls or getattr(file, name, None) or _only_class(file, name)
+    with suppress(ImportError):
+        # `data2vec-audio` is in the folder data2vec, `gemma3_text` in gemma3.
+        folder = f"transformers.models.{model_type_to_module_name(model_type)}"
+        classes = importlib.import_module(folder)
+        cls = getattr(classes, name, None) or _only_class(classes, name)
     if cls is None:
         raise ModelError(
             f"{spec.source}: transformers has no {name} for model_type {model_type!r}; check both "

@@ -36,6 +36,7 @@ from profiles.model.tracing.trace_blocks import TracedBlocks
 from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
 from profiles.model.tracing.trace_errors import VALUE_DECIDES
 from profiles.model.tracing.trace_pass import NotRepeated, TracedPass
+from profiles.model.tracing.trace_side_effects import modules_above
 from profiles.model.tracing.trace_tensor_parallel import shard
 
 
@@ -188,7 +189,7 @@ def _not_replayed(run: TracedPass) -> dict[str, str]:
     """All entries, if a stage cannot run the code between blocks as the whole model does. A stage
     identifies the calls of that code by their number; modules of other stages only return
     placeholders."""
-    above = _above(run)
+    above = modules_above(run.entries)
     for path in run.rerun:
         if path in above or path in run.entries:
             why = f"{path} is called again in the backward (leave out torch.utils.checkpoint:"
@@ -202,11 +203,6 @@ def _not_replayed(run: TracedPass) -> dict[str, str]:
             why = f"{path} changes a list or dictionary that it is given, which others may read"
             return dict.fromkeys(run.entries[1:], f"{why} (return what it adds)")
     return {}
-
-
-def _above(run: TracedPass) -> set[str]:
-    """Paths of the modules whose code runs between blocks."""
-    return {entry[:i] for entry in run.entries for i, c in enumerate(entry) if c == "."} | {""}
 
 
 _MOST_ALONE = 3
@@ -223,7 +219,7 @@ def _by_values(
     assumed  gets the blocks in which an assumed truth value decides which code runs
     Raises TraceError if nothing is known about a truth value.
     """
-    above = _above(run)
+    above = modules_above(run.entries)
 
     def others_run(other: TracedPass) -> bool:
         return other.entries != run.entries or other.calls_of(above) != run.calls_of(above)

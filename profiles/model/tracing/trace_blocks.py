@@ -81,8 +81,9 @@ class TracedBlocks:
 
     def _last_agrees(self, last_stub: int, entry: str, model: Block) -> bool:
         """Whether the next traced block of this structure after the skipped ones equals the one
-        that they repeat. If several are traced, the others may differ only in their backward;
-        otherwise blocks of one structure may alternate."""
+        that they repeat. If several are traced, the others may differ only in their backward, and
+        the last in ops that the model runs behind it; otherwise blocks of one structure may
+        alternate."""
         part = self.traced.built.module.get_submodule
         own = structure(part(entry))
         after = range(last_stub + 1, len(self.cuts))
@@ -90,8 +91,11 @@ class TracedBlocks:
         if len(same) < self.alone:
             return False
         behind = [self._block(index) for index in same[: self.alone]]
+        count = len(model.forward_ops)
         return behind[0].kind == model.kind and all(
-            (x.forward_ops, x.parameters) == (model.forward_ops, model.parameters) for x in behind
+            (x.forward_ops[:count], x.parameters) == (model.forward_ops, model.parameters)
+            and (x is behind[-1] or len(x.forward_ops) == count)
+            for x in behind
         )
 
     def _owners(self) -> dict[int, int]:

@@ -260,12 +260,17 @@ def _with_siblings(block: DerivedBlock) -> dict[str, tuple[str, Parts]]:
     """The roles, extended to layers that were not called: experts are split like their siblings."""
     layers = linear_layers(block.call.module)
     roles = dict(block.roles)
-    by_star = {starred(path): path for path in block.roles}
     for path in set(layers) - block.called:
-        model = by_star.get(starred(path))
-        if model and layers[path].weight.shape == layers[model].weight.shape:
-            roles[path] = block.roles[model]
+        for model, role in block.roles.items():
+            if _siblings(path, model) and layers[path].weight.shape == layers[model].weight.shape:
+                roles[path] = role
     return roles
+
+
+def _siblings(path: str, other: str) -> bool:
+    """Whether two paths differ in one number: the same layer of two experts of a list."""
+    pairs = zip(path.split("."), other.split("."), strict=False)
+    return starred(path) == starred(other) and sum(a != b for a, b in pairs) == 1
 
 
 def _join(above: str, path: str) -> str:

@@ -8,6 +8,7 @@ like those of the traced block that it repeats. `trace_blocks.py` reads the bloc
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -165,7 +166,7 @@ class TracedPass:
                 loss = loss_of(shapes, traced, output, fakes.targets)
                 check_loss(loss)
                 del output
-                self.state = watch.state(len(self.cuts))
+                self.state = watch.state(self.entries, self._uses())
                 self._note_saved()
                 if backward:
                     self.recorder.phase = Phase.BACKWARD
@@ -182,6 +183,14 @@ class TracedPass:
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
                     f"tensors: {failure_text(error)}"
                 ) from error
+
+    def _uses(self) -> dict[str, list[int]]:
+        """Weight -> the blocks that use it."""
+        uses: dict[str, list[int]] = defaultdict(list)
+        for index, segment in enumerate(self.recorder.segments):
+            for parameter in segment.parameters:
+                uses[self.fakes.names[parameter]].append(index)
+        return uses
 
     def _with_own_loss(self) -> BuiltModel:
         """The model with the loss of a rank's logits, whose exchanges are recorded."""

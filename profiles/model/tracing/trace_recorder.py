@@ -186,7 +186,7 @@ class Recorder(TorchDispatchMode):
             op = replace(op, kernels=device_kernels(op, args, kwargs, out))
         if self.phase is Phase.FORWARD:
             op = self._with_mask(op, func, args)
-            self._state.note(func, args, kwargs, out, segment)
+            self._state.note(func, args, kwargs, out, segment, module)
             self._note_product(op, given, self.segments[segment])
         self.segments[segment].ops.append(op)
         self.operations += 1

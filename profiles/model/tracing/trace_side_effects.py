@@ -40,7 +40,8 @@ class StateWatch:
         self._names = _buffers(module)
         named = module.named_parameters()
         self._weights = {p.untyped_storage()._cdata: name for name, p in named if not p.is_meta}
-        self._changed: set[str] = set()  # weights that the forward writes to
+        # Weights that the forward writes to -> modules that clamp their own, otherwise "".
+        self._changed: dict[str, set[str]] = defaultdict(set)
         self._written: set[str] = set()
         self._read: set[str] = set()
         self._touched: dict[str, set[int]] = defaultdict(set)
@@ -48,13 +49,21 @@ class StateWatch:
         self._made: dict[int, tuple[Any, frozenset[str]]] = {}
 
     def note(
-        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, segment: int
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        out: Any,
+        segment: int,
+        module: str,
     ) -> None:
-        """Record an op of the forward in a segment."""
+        """Record an op of the forward in a segment, called by the code of `module`."""
         if func._schema.is_mutable:
             for given, written in arguments_of(func, args, kwargs):
                 keys = {x.untyped_storage()._cdata for x in given} if written else set()
-                self._changed.update(self._weights[key] for key in keys & self._weights.keys())
+                for name in (self._weights[key] for key in keys & self._weights.keys()):
+                    clamps = func in _CLAMPS and name.startswith(f"{module}.")
+                    self._changed[name].add(module if clamps else "")
         if not self._names or "batch_norm" in func._schema.name:
             return
         names: set[str] = set()
@@ -79,17 +88,26 @@ class StateWatch:
             if x.untyped_storage()._cdata not in self._names:
                 self._note_made(x, frozenset(names))
 
-    def state(self, segments: int) -> dict[str, tuple[int, int]]:
-        """Description of each buffer that was changed and used -> its first and last segment; call
-        it after the forward. Changed weights span all segments, since any code may read them."""
+    def state(
+        self, entries: list[str], uses: Mapping[str, list[int]]
+    ) -> dict[str, tuple[int, int]]:
+        """Description of each buffer and weight that was changed and used -> its first and last
+        segment; call it after the forward. Changed weights span all segments, since any code may
+        read them, unless a module inside a block limits its own to a range, which may be repeated.
+
+        entries  of the segments;  uses  segments that use each weight
+        """
         kept = {name: key for key, name in _buffers(self._module).items()}
         replaced = {n for key, n in self._names.items() if kept.get(n, key) != key}
         found = {
             f"the buffer {name}": (min(self._touched[name]), max(self._touched[name]))
             for name in sorted((self._written | replaced) & self._read)
         }
-        changed = (name for name in self._weights.values() if name in self._changed)
-        return found | {f"the weight {name}": (0, segments - 1) for name in changed}
+        above = modules_above(entries)
+        for name in (name for name in self._weights.values() if name in self._changed):
+            own = range(len(entries)) if self._changed[name] & above else uses[name]
+            found[f"the weight {name}"] = (min(own), max(own))
+        return found
 
     def _of(self, x: Tensor) -> frozenset[str]:
         key = x.untyped_storage()._cdata
@@ -115,6 +133,12 @@ def _buffers(module: nn.Module) -> dict[int, str]:
     return found
 
 
+def modules_above(entries: list[str]) -> set[str]:
+    """Paths of the modules whose code runs between blocks with these entries."""
+    return {entry[:i] for entry in entries for i, c in enumerate(entry) if c == "."} | {""}
+
+
+_CLAMPS = (torch.ops.aten.clamp_.default, torch.ops.aten.clamp_min_.default)
 _CHANGEABLE = (MutableMapping, MutableSequence)  # a UserDict, too
 
 

@@ -155,7 +155,7 @@ def trace_model(
             try:
                 graphs = tuple(trace_at(batch, tp, files[1].graphs[0]) for batch in _BATCHES)
             except ShardwrightError as error:
-                why = str(error)
+                why = f"tp={tp} does not work: {error}"
         return TraceFile(
             graphs=graphs,
             tensor_parallel=facts().rules,
