@@ -87,6 +87,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         degrees=plan.degrees,
         sequence_parallel=False,
         zero_stage=plan.zero_stage,
+        optimizer_offload=plan.optimizer_offload,
         recompute=_kind(stages),
         recompute_layers=_again(stages),
         micro_batch=plan.micro_batch,

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,26 @@ def test_our_own_plan_of_uneven_stages(tmp_path: Path) -> None:
     assert open_plan(tmp_path / "run" / "plan.json").plan == found.plan
     done = shardwright("check", str(path), "--against", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
+
+
+def test_our_own_plan_with_the_optimizer_in_host_memory(tmp_path: Path) -> None:
+    found = public.plan(
+        "tiny-llama-demo",
+        "1x2xh100-sxm",
+        Workload(global_batch=8, sequence_length=64),
+        dp=2,
+        zero=3,
+        solver="dp",
+    )
+    assert found.plan is not None
+    moved = replace(found, plan=replace(found.plan, optimizer_offload=True))
+    write_plan_file(tmp_path / "own.json", moved, provenance={})
+    for target, words in (
+        ("torchtitan", "enable_cpu_offload = true"),
+        ("accelerate", "fsdp_offload_params: true"),
+    ):
+        files = public.export(tmp_path / "own.json", target).files
+        assert any(words in each.text for each in files), target
 
 
 OWN_MODULE = """import torch
