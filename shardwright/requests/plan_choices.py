@@ -42,6 +42,12 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
             f"{options.precision or 'bf16'} already; give a --precision of "
             f"{', '.join(_NARROW)}, or leave it out"
         )
+    if (given := step_optimizer(options)) != USUAL_OPTIMIZER:
+        raise InputError(
+            f"--optimizer {given} with --stack {options.stack}: layouts of frameworks are priced "
+            f"with {USUAL_OPTIMIZER}, {', '.join(LAYOUT_OPTIMIZERS)}. Give one of them, or leave "
+            f"out --stack: our own executor has {given}"
+        )
     return RequestedOptions(
         precisions=precisions if len(precisions) > 1 or precisions == (ANY,) else (),
         orders=options.order,
@@ -54,7 +60,7 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
         optimizer_offload=options.optimizer_offload,
         activation_offloads=options.activation_offload,
         frozen_type=options.base_precision,
-        optimizer=options.optimizer if options.optimizer in LAYOUT_OPTIMIZERS else USUAL_OPTIMIZER,
+        optimizer=options.optimizer,
         expert_imbalance=options.expert_imbalance,
         documents=options.lengths,
     )

@@ -30,6 +30,7 @@ from shardwright.requests.price_request import price_notes
 from shardwright.requests.report_paths import ReportPaths
 from shardwright.requests.usual_batch import UsualBatch, usual_batch
 from simulator.goodput.reliability_inputs import ReliabilityInputs, inputs_at, read_reliability
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.workload import Workload
 
 
@@ -75,7 +76,11 @@ def plan_request(options: PlanOptions, *, profile: Path, today: str) -> PlanRequ
     UnitError, DocumentError.
     """
     # Without a framework several are compared, and those without an option refuse it.
-    named = options if options.stack else replace(options, stack=ANY_STACK)
+    named = options
+    if not options.stack:
+        named = replace(options, stack=ANY_STACK)
+        if step_optimizer(options) != USUAL_OPTIMIZER:  # only our own executor has it
+            named = replace(named, optimizer=USUAL_OPTIMIZER)
     axes, choices = axes_of_options(options), requested_options(named)
     batch, assumed = options.global_batch, tuple[str, ...]()
     if batch is None:

@@ -39,6 +39,7 @@ from shardwright.requests.plan_route import (
 )
 from shardwright.requests.price_request import price_for
 from simulator.training_run.framework.framework import load_stack, offered_frameworks
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
 
@@ -252,6 +253,12 @@ def _options_of(given: PlanKeywords, stack: str) -> PlanOptions:
     return PlanOptions(stack=stack, **values, **{name: getattr(axes, name) for name in AXES})
 
 
+def _of_work(options: PlanOptions, work: Workload) -> PlanOptions:
+    """The options with the workload's precision and optimizer."""
+    other = work.optimizer if options.optimizer == USUAL_OPTIMIZER else options.optimizer
+    return replace(options, precision=work.precision, optimizer=other)
+
+
 def _plan_for_stack(
     model: TracedModel | str,
     on: Cluster,
@@ -285,7 +292,7 @@ def _plan_for_stack(
         seq_len=work.sequence_length,
         precision=work.precision,
         space=executor_space(space, figures) if runs_here else space,
-        options=requested_options(replace(options, precision=work.precision)),
+        options=requested_options(_of_work(options, work)),
         fit_risk=DEFAULT_FIT_RISK if options.fit_risk is None else options.fit_risk,
         calibration=None if calibration is None else read_calibration(calibration),
         lora_rank=options.lora,

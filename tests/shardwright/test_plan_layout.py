@@ -117,6 +117,7 @@ def test_options_beside_the_axes() -> None:
         (("--order", "tp-pp"), "tp-cp-pp-dp"),
         (("--precision", "bf16,fp7"), "fp8"),
         (("--precision", ","), "--precision names none"),
+        (("--optimizer", "sgd"), "priced with adamw, .* leave out --stack"),
     ):
         with pytest.raises(InputError, match=words):
             typed(*ASKED, "megatron-core", *ON, *flags)

@@ -44,10 +44,9 @@ def export_plan(planned: PlannedRun, target: str, *, launcher: str = "torchrun")
     found = TARGETS[target]
     if launcher not in LAUNCHERS:
         raise UnknownNameError("launcher", launcher, tuple(LAUNCHERS), where="--launcher")
-    if planned.why_no_layers and found.export is not export_executor:
+    if planned.only_here and found.export is not export_executor:
         raise InputError(
-            f"--to {target}: {planned.why_no_layers}. Other frameworks take stages of layers; such "
-            "a plan runs on our own executor (--to torchrun)"
+            f"--to {target}: {planned.only_here}; our own executor runs this plan (--to torchrun)"
         )
     exported = found.export(planned)
     costs = cost_of_gaps(planned, exported.unexpressed)

@@ -67,9 +67,9 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
                 framework="shardwright",
                 agreement=agreement_of_plans(planned, other),
             )
-    if planned.why_no_layers:
+    if planned.only_here:
         raise InputError(
-            f"{against} is no folder of this plan: {planned.why_no_layers}; only a folder exported "
+            f"{against} is no folder of this plan: {planned.only_here}; only a folder exported "
             "with --to torchrun can be compared with it"
         )
     path = _decisive(against, target)

@@ -25,6 +25,7 @@ from shardwright_frameworks.exports.values.planned_run import (
     stages_of_run,
 )
 from simulator.schedules.schedule import schedule_kind
+from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA, Plan
@@ -68,14 +69,20 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
     if plan is None or prediction is None:
         raise DocumentError(f"{opened.path} holds no plan: its status is {answer.status!r}")
     import_from_here(plan.model)
-    why_no_layers = ""
+    only_here = ""
+    if plan.workload.optimizer != USUAL_OPTIMIZER:
+        only_here = (
+            f"the plan trains by {plan.workload.optimizer}, and files for other frameworks set "
+            f"{USUAL_OPTIMIZER} (plan again with --optimizer {USUAL_OPTIMIZER} for one of them)"
+        )
     try:
         figures = describe_model(
             plan.model, sequence_length=plan.workload.sequence_length, cache=trace_cache()
         ).figures
         first = first_layer(plan.block_entries, figures.num_layers)
     except InputError as error:
-        why_no_layers = str(error).partition(". Such a model")[0]
+        why = str(error).partition(". Such a model")[0]
+        only_here = f"{why}, and other frameworks take stages of layers"
         figures, first = _blocks_alone(plan), 0
     stages = _plan_stages(plan, first, figures.num_layers)
     device, node_devices, device_type = _place(plan, answer.machine)
@@ -106,7 +113,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         stages=stages,
         prediction=prediction,
         device_type=device_type,
-        why_no_layers=why_no_layers,
+        only_here=only_here,
         counted_in=plan.workload.counted_in,
         priced=device in device_names() and device_type != "cpu",
     )

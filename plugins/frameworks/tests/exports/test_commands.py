@@ -15,6 +15,7 @@ from shardwright_frameworks.requests.planned_run import planned_run
 
 import shardwright as public
 from profiles.document import write_document
+from profiles.errors import InputError
 from shardwright.requests.opened_plan import open_plan, write_layout
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
@@ -122,6 +123,15 @@ def test_our_own_plan_with_the_optimizer_in_host_memory(tmp_path: Path) -> None:
     ):
         files = public.export(tmp_path / "own.json", target).files
         assert any(words in each.text for each in files), target
+
+
+def test_our_own_plan_of_another_optimizer_is_not_written_with_adam(tmp_path: Path) -> None:
+    work = Workload(global_batch=8, sequence_length=64, optimizer="sgd")
+    found = public.plan("tiny-llama-demo", "1x2xh100-sxm", work, dp=2, solver="dp")
+    write_plan_file(tmp_path / "own.json", found, provenance={})
+    assert public.export(tmp_path / "own.json", "torchrun").files
+    with pytest.raises(InputError, match="trains by sgd, and files for other frameworks set adamw"):
+        public.export(tmp_path / "own.json", "torchtitan")
 
 
 OWN_MODULE = """import torch

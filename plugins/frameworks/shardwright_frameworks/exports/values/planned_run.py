@@ -41,8 +41,7 @@ class PlannedRun:
     run       the layout; its `stack` is the framework that it was planned for
     stages    virtual stages in the order of the model
     device_type   `gpu`, `cpu` or `tpu`
-    why_no_layers   "" for a transformer; otherwise why its blocks are no layers of one, and only
-              our executor runs it
+    only_here  why it is written for our own executor only; "" for a transformer trained by AdamW
     counted_in  `tokens` or `samples`
     priced    whether the described cost model knows the device, so that changes can be priced
     """
@@ -55,7 +54,7 @@ class PlannedRun:
     stages: tuple[PlannedStage, ...]
     prediction: Prediction
     device_type: str
-    why_no_layers: str = ""
+    only_here: str = ""
     counted_in: str = "tokens"
     priced: bool = True
 
