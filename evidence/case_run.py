@@ -55,7 +55,9 @@ _EARLY = ("v100", "a100", "tpu")
 # Frameworks of organizations: GPT-NeoX, a Megatron-DeepSpeed (arXiv 2204.06745, section
 # 2.2); BigScience (arXiv 2211.05100, section 3.4.3); llm-foundry
 # (databricks.com/blog/mpt-7b); OLMo on FSDP (arXiv 2402.00838, section 3.1); Megatron-LM (arXiv
-# 2402.16819, section 2.3); nanotron (arXiv 2502.02737, section 4.1).
+# 2402.16819, section 2.3); nanotron (arXiv 2502.02737, section 4.1). DeepSeek's is its own; its
+# dispatch, once to each node, is DeepEP's (arXiv 2412.19437, section 3.2.2), as in Megatron-Core of
+# 2025.
 _LABS = (
     ("eleuther", "megatron-deepspeed"),
     ("bigscience", "megatron-deepspeed"),
@@ -63,6 +65,7 @@ _LABS = (
     (r"\bai2\b|allen institute", "FSDP"),
     ("nvidia", "Megatron-LM"),
     (r"hugging ?face", "nanotron"),
+    ("deepseek", "megatron-core-2025"),
 )
 _CLOUD_NETWORKS = (("p4d", "efa-v1"), ("p5", "efa-v2"))
 

@@ -62,20 +62,29 @@ def predicted_bytes(prediction: Prediction | None, pp_rank: int) -> float:
     return ranks[pp_rank].limiting_bytes if pp_rank in ranks else 0.0
 
 
-def check_main_memory(path: str, plan: Plan, prediction: Prediction | None) -> None:
-    """Raises InputError where the ranks, all on this machine's CPU, need more than is free."""
-    each = plan.degrees.dp * plan.degrees.tp
-    needed = each * sum(predicted_bytes(prediction, rank) for rank in range(plan.degrees.pp))
-    where = f"main memory on {plan.degrees.num_devices} ranks"
-    check_free(path, needed, where, available_memory_bytes())
+def check_main_memory(
+    path: str, plan: Plan, prediction: Prediction | None, *, device: str = "cpu"
+) -> None:
+    """Raises InputError where the ranks need more main memory than is free: on a CPU for all that
+    they hold, on other devices for what is offloaded."""
+    each = [predicted_bytes(prediction, rank) for rank in range(plan.degrees.pp)]
+    where, less = f"main memory on {plan.degrees.num_devices} ranks", LESS_MEMORY
+    if device != "cpu":
+        each = [rank.host_bytes for rank in prediction.ranks] if prediction else []
+        where, less = f"{where} for offloaded states", "plan without --optimizer-offload"
+    needed = plan.degrees.dp * plan.degrees.tp * sum(each)
+    check_free(path, needed, where, available_memory_bytes(), less)
 
 
-def check_free(path: str, needed: float, where: str, free: float) -> None:
-    """Raises InputError where so many bytes are more than those that are free."""
+def check_free(path: str, needed: float, where: str, free: float, less: str = LESS_MEMORY) -> None:
+    """Raises InputError where so many bytes are more than those that are free.
+
+    less  how to need fewer
+    """
     if needed > free:
         raise InputError(
             f"{path} is predicted to take {format_bytes(needed)} of {where}, and "
-            f"{format_bytes(free)} are free; {LESS_MEMORY}, or end other programs"
+            f"{format_bytes(free)} are free; {less}, or end other programs"
         )
 
 

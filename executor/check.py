@@ -108,7 +108,7 @@ def compare_gradients(
         wanted = reference.get(canonical.get(name, name), reference.get(name))
         if p.grad is None and wanted is None:
             continue
-        found = whole(torch.zeros_like(p) if p.grad is None else p.grad)
+        found = whole((torch.zeros_like(p) if p.grad is None else p.grad).to(rank.device))
         if wanted is not None and name in split:
             wanted = split[name].share(wanted, name, rank.mesh.at.tp)
         wanted = torch.zeros_like(found) if wanted is None else wanted
@@ -138,8 +138,8 @@ def wide(x: Tensor) -> Tensor:
 
 
 def whole(x: Tensor) -> Tensor:
-    """A tensor in main memory; one that FSDP2 shards is gathered from all replicas first (a
-    collective)."""
+    """A tensor of the device in main memory; one that FSDP2 shards is gathered from all replicas
+    first (a collective)."""
     full: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
     return full.detach().cpu()
 

@@ -25,7 +25,11 @@ from executor.planned_model import planned_model, runnable
 from profiles.document import read_document
 from profiles.errors import InputError, MismatchError, RunError
 from profiles.extras import need_package
-from profiles.hardware.probe.fingerprint import fingerprint_differences, fingerprint_of_machine
+from profiles.hardware.probe.fingerprint import (
+    fingerprint_differences,
+    fingerprint_of_machine,
+    num_cores,
+)
 from profiles.hardware.probe.probe_workers import KEEP_FREED_MEMORY
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan_file import PlanFile, read_plan_file
@@ -125,8 +129,9 @@ def run_plan(
     if steps < 1:
         raise InputError(f"--steps must be 1 or more, got {steps}")
     check_devices(str(plan_path), plan, device=device)
-    if device == "cpu":
-        check_main_memory(str(plan_path), plan, answer.prediction)
+    check_main_memory(str(plan_path), plan, answer.prediction, device=device)
+    if plan.optimizer_offload:  # it steps on the host, with all cores
+        threads = max(threads, num_cores() // degrees.num_devices)
     options = {
         "steps": steps,
         "output": Path(output).resolve(),

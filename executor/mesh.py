@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
@@ -73,6 +74,14 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
     dp = shards._flatten("dp") if hybrid else shards
     at = degrees.coordinates(dist.get_rank())
     return Mesh(degrees=degrees, at=at, pp=mesh["pp"], dp=dp, tp=mesh["tp"], shards=shards)
+
+
+def sum_over(x: Tensor, group: Any, device: torch.device | str) -> None:
+    """Sum a tensor over a group in place, on the device, whose memory alone NCCL reads: offloaded
+    gradients are copied there and back. A reduction adds up memory, whatever lies where."""
+    flat = x.to(device).contiguous()
+    dist.all_reduce(flat, group=group)
+    x.copy_(flat)
 
 
 def local(x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from executor.mesh import Mesh, local
+from executor.mesh import Mesh, local, sum_over
 from executor.replay.data_flow import written_units
 from executor.stages import StageModule
 from executor.starting_weights import StartingWeights
@@ -70,18 +70,6 @@ class _SumGradients(torch.autograd.Function):
         return _summed(gradient, ctx.group), None
 
 
-class _OnFirstRank(torch.autograd.Function):
-    """A whole bias that only the first rank adds; each rank gets its whole gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, bias: Tensor, first: bool) -> Tensor:
-        return bias.clone() if first else torch.zeros_like(bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient, None
-
-
 def _summed(part: Tensor, group: Any) -> Tensor:
     """The sum over the ranks in new memory, because autograd may still hold the part."""
     total = part.clone(memory_format=torch.contiguous_format)
@@ -113,10 +101,10 @@ class WholeInputs:
         self._state = self._made = None
         bias = module._parameters.get("bias")
         if bias is not None:
-            # The module finds this one first. A recomputation may end inside the layer, so the
+            # Only the first rank adds the whole bias, others 0; each gets its whole gradient. The
+            # module finds this tensor first. A recomputation may end inside the layer, so the
             # parameter is left where it is.
-            added = _OnFirstRank.apply(bias, self.first)  # type: ignore[no-untyped-call] # torch's is
-            vars(module)["bias"] = added
+            vars(module)["bias"] = bias - bias.detach() * (not self.first)
 
     def give_sum(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
         """Hook after a layer split by row."""
@@ -199,7 +187,7 @@ def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, 
         return
     for name, p in named:
         if p.grad is not None and any(matches(pattern, name) for pattern in rules):
-            dist.all_reduce(local(p.grad), group=mesh.tp.get_group())
+            sum_over(local(p.grad), mesh.tp.get_group(), mesh.tp.device_type)
 
 
 def apply_fully_sharded(
@@ -221,7 +209,7 @@ def apply_fully_sharded(
         if plan.workload.precision != "fp32":
             stage.copies = WorkingCopies(stage.model, compute_dtype)
         return
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
     policy = as_given = MixedPrecisionPolicy()
     if compute_dtype not in (torch.float32, torch.float64):
@@ -233,6 +221,8 @@ def apply_fully_sharded(
         "reshard_after_forward": plan.zero_stage == 3,
         "mp_policy": policy,
     }
+    if plan.optimizer_offload:  # on a CPU, whose memory is the host's, it moves nothing
+        settings["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.shards.device_type != "cpu")
 
     def shard(module: nn.Module, **changed: Any) -> None:
         starting.fill(module)

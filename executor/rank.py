@@ -9,12 +9,11 @@ from functools import lru_cache
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 from executor.compiled_units import CompiledUnit, compile_units
-from executor.mesh import Mesh, gather_all, local
+from executor.mesh import Mesh, gather_all, local, sum_over
 from executor.parallelize import (
     apply_fully_sharded,
     apply_tensor_parallelism,
@@ -180,8 +179,8 @@ class Rank:
         # One pass over memory on a CPU. Torch's default there takes ten, two to five times the
         # seconds, and more where moments are 0, whose roots are slow (MKL; two cores, torch 2.13,
         # 2026-11-23).
-        able = self.device.type in _get_fused_kernels_supported_devices()
-        fused = able and all(p.is_floating_point() for p in parts)
+        able = _get_fused_kernels_supported_devices()
+        fused = all(p.is_floating_point() and p.device.type in able for p in parts)
         return torch.optim.AdamW(parts, lr=LEARNING_RATE, fused=fused or None)
 
     # --- ties ---------------------------------------------------------------------------------
@@ -213,10 +212,7 @@ class Rank:
             for other in others:
                 first.add_(other)
             if group is not None:
-                flat = first.contiguous()  # a reduction adds up memory, whatever lies where
-                dist.all_reduce(flat, group=group)
-                if flat is not first:
-                    first.copy_(flat)
+                sum_over(first, group, self.device)
             for other in others:
                 other.copy_(first)
 

@@ -13,7 +13,7 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from statistics import median
 
@@ -225,15 +225,6 @@ def _finite_everywhere(rank: Rank, recorder: Recorder) -> bool:
     return all(gather_all(finite and all_finite([p for _, p in rank.held()])))
 
 
-@dataclass(frozen=True, slots=True)
-class _RankRecord:
-    """One rank's part of a measurement."""
-
-    rank: int
-    peak_bytes: float
-    steps: list[StepLog]
-
-
 def _gather(
     plan: Plan,
     steps: list[StepLog],
@@ -242,13 +233,13 @@ def _gather(
     device: torch.device,
 ) -> Measurement | None:
     """The measurement on rank 0, with the timeline of the first replica; None elsewhere."""
-    records = gather_all(_RankRecord(dist.get_rank(), peak_bytes, steps))
+    peaks, logs = zip(*gather_all((peak_bytes, steps)), strict=True)
     if dist.get_rank() != 0:
         return None
-    samples = tuple(map(_step_sample, zip(*(each.steps for each in records), strict=True)))
+    samples = tuple(map(_step_sample, zip(*logs, strict=True)))
     chosen = quiet_steps([step.delay_fraction for step in samples])
     middle = sorted(chosen, key=lambda i: samples[i].wall_s)[len(chosen) // 2]
-    replica = [records[plan.degrees.rank(pp=rank)] for rank in range(plan.degrees.pp)]
+    replica = [plan.degrees.rank(pp=rank) for rank in range(plan.degrees.pp)]
     return Measurement(
         plan_hash=content_hash(plan),
         backend=dist.get_backend(),
@@ -258,28 +249,28 @@ def _gather(
         steps=samples,
         stages=tuple(
             sorted(
-                (sample for each in replica for sample in _stage_samples(each, chosen)),
+                (sample for rank in replica for sample in _stage_samples(rank, logs[rank], chosen)),
                 key=lambda sample: sample.stage,
             )
         ),
         ranks=tuple(
             RankSample(
-                rank=each.rank,
-                peak_memory_bytes=each.peak_bytes,
+                rank=rank,
+                peak_memory_bytes=peaks[rank],
                 peak_memory_kind="allocated",
-                optimizer_s=_seconds(each, chosen, "optimizer"),
-                data_parallel_s=_seconds(each, chosen, "data_parallel", "tied"),
+                optimizer_s=_seconds(log, chosen, "optimizer"),
+                data_parallel_s=_seconds(log, chosen, "data_parallel", "tied"),
                 # In which the rank did none of its actions.
                 communication_s=median(
-                    max(0.0, samples[i].wall_s - each.steps[i].seconds_of("")) for i in chosen
+                    max(0.0, samples[i].wall_s - log[i].seconds_of("")) for i in chosen
                 ),
             )
-            for each in records
+            for rank, log in enumerate(logs)
         ),
         events=tuple(
-            Event(rank=each.rank, stream="compute", name=name, start_s=start, end_s=end)
-            for each in replica
-            for name, start, end, _ in each.steps[middle].actions
+            Event(rank=rank, stream="compute", name=name, start_s=start, end_s=end)
+            for rank in replica
+            for name, start, end, _ in logs[rank][middle].actions
         ),
         delay_limit=DELAY_LIMIT,
         gradient_check=check,
@@ -310,15 +301,15 @@ def quiet_steps(worst_delay: list[float]) -> list[int]:
     return quiet or sorted(order[: (len(order) + 1) // 2])
 
 
-def _seconds(record: _RankRecord, chosen: list[int], *names: str) -> float:
-    return median(record.steps[i].seconds_of(*names) for i in chosen)
+def _seconds(steps: list[StepLog], chosen: list[int], *names: str) -> float:
+    return median(steps[i].seconds_of(*names) for i in chosen)
 
 
-def _stage_samples(record: _RankRecord, chosen: list[int]) -> Iterator[StageSample]:
+def _stage_samples(rank: int, steps: list[StepLog], chosen: list[int]) -> Iterator[StageSample]:
     """The stages of a rank: medians over the passes of the chosen steps."""
     passes: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for i in chosen:
-        for name, start, end, cpu_s in record.steps[i].actions:
+        for name, start, end, cpu_s in steps[i].actions:
             if found := ACTION.fullmatch(name):
                 key = int(found[1]), found[2]
                 passes.setdefault(key, []).append((end - start, cpu_s))
@@ -330,7 +321,7 @@ def _stage_samples(record: _RankRecord, chosen: list[int]) -> Iterator[StageSamp
         inputs = middle[stage, "I" if (stage, "I") in middle else "B"]
         yield StageSample(
             stage=stage,
-            rank=record.rank,
+            rank=rank,
             forward_wall_s=forward[0],
             forward_cpu_s=forward[1],
             backward_wall_s=inputs[0] + weight[0],

@@ -85,13 +85,16 @@ class RunOption:
     def allowed(self, *, pp: int, zero_stage: int, recompute: str, rules: FrameworkRules) -> bool:
         """Whether the framework and the ZeRO stage permit the option. Compression needs whole
         gradients, which ZeRO 2 and 3 never have; replicas with local steps share no states; hybrid
-        sharding needs states that are sharded, and is priced with neither of the two."""
+        sharding needs states that are sharded, and is priced with neither of the two; FSDP moves
+        sharded states alone to host memory."""
         if self.compression and zero_stage > 1:
             return False
         if self.local_workers == EVERY_REPLICA and zero_stage:
             return False
         others = self.compression or self.local_workers != 1
         if self.dp_replicate > 1 and (not zero_stage or others):
+            return False
+        if self.optimizer_offload and rules.offloads_shards and not zero_stage:
             return False
         if not self.activation_offload:
             return True

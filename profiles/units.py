@@ -173,6 +173,22 @@ def format_percent(fraction: float) -> str:
     return f"{percent:.0f} %" if abs(percent) >= 10 else f"{percent:.1f} %"
 
 
+def format_probability(probability: float | None) -> str:
+    """`91 %`, `> 99 %` and `< 1 %` beyond those, a dash for None."""
+    if probability is None:
+        return "-"
+    if probability > 0.99:
+        return "> 99 %"
+    return "< 1 %" if probability < 0.01 else format_percent(probability)
+
+
+def format_tonnes(tonnes: float) -> str:
+    """Tonnes: `2.03 kt`, `155 t`, `9.6 kg`."""
+    if tonnes < 1:
+        return f"{tonnes * 1e3:.3g} kg"
+    return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
+
+
 def _scaled(value: float, base: float, suffixes: tuple[str, ...]) -> str:
     scaled, index = float(value), 0
     while abs(scaled) >= base * 0.9995 and index < len(suffixes) - 1:

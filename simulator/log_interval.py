@@ -81,3 +81,13 @@ def probability_less(first: Interval, second: Interval) -> float:
 
 def _log(larger: float, smaller: float) -> float:
     return math.log(larger / smaller) if smaller > 0 else math.inf
+
+
+_TIE = 0.4
+"""Two predictions are a tie where the second is better with at least this probability (and at most
+one minus it): the model cannot separate them. Assumed."""
+
+
+def is_tie(probability: float | None) -> bool:
+    """Whether a probability of being better is near one half."""
+    return probability is not None and _TIE <= probability <= 1.0 - _TIE

@@ -115,6 +115,7 @@ def _decisions(answer: PlanFile) -> dict[str, str]:
         "schedule": f"{plan.schedule}{per_rank}",
         "micro-batch": f"{plan.micro_batch} ({plan.num_microbatches} per step)",
         "ZeRO stage": str(plan.zero_stage),
+        "optimizer in host memory": "yes" if plan.optimizer_offload else "no",
         "blocks per stage": _runs([str(stage.num_blocks) for stage in plan.stages]),
         "recompute": _recompute(plan),
     }

@@ -1,4 +1,4 @@
-"""Probabilities that one sized run is faster, cheaper or better than another; ties."""
+"""Probabilities that one sized run is faster, cheaper or better than another."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ from planner.sizing.run_outlook import RunOutlook
 from simulator.log_interval import probability_less
 from simulator.training_run.fit.interval import UNFITTED_UNCERTAINTY
 from simulator.values.prediction import Interval, Part
-
-_TIE = 0.4
-"""Two runs are a tie where the second is better with at least this probability (and at most one
-minus it): the prediction cannot separate them. Assumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +27,6 @@ def probability_better(minimised: str, best: RunOutlook, other: RunOutlook) -> f
         return probability_less(other.kwh, best.kwh)
     versus = versus_of(other, best)
     return {"cost": versus.cheaper, "time": versus.faster}.get(minimised)
-
-
-def is_tie(probability: float | None) -> bool:
-    """Whether a probability of being better is near one half."""
-    return probability is not None and _TIE <= probability <= 1.0 - _TIE
 
 
 def versus_of(first: RunOutlook, second: RunOutlook) -> Versus:

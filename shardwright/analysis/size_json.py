@@ -11,8 +11,9 @@ from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
 from shardwright.analysis.answer_json import choice_json
-from shardwright.analysis.size_better import is_tie, probability_better
+from shardwright.analysis.size_better import probability_better
 from shardwright.requests.sizing.published_comparison import PublishedComparison
+from simulator.log_interval import is_tie
 from simulator.training_compute import METHOD, THRESHOLDS
 
 SIZE_SCHEMA = "shardwright/size@1"

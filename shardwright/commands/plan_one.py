@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from planner.batch.answer_cache import AnswerCache
 from profiles.errors import InfeasibleError, InputError
 from profiles.model.loaders import resolve_model
-from shardwright import api
 from shardwright.analysis.answer_json import answer_json
 from shardwright.console.output import (
     Heartbeat,
@@ -70,6 +69,9 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
 
 def _plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     """The best plan of a traced model on devices of one type, for our own executor."""
+    # Here, since the functions of every other command come with it.
+    from shardwright import api
+
     space = request.axes.for_blocks()
     work, assumed = workload_of(request)
     options = request.options

@@ -10,15 +10,20 @@ from rich.text import Text
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.space import EXECUTOR
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.units import format_count, format_percent, format_time, format_usd
-from shardwright.analysis.size_better import is_tie
+from profiles.units import (
+    format_count,
+    format_percent,
+    format_probability,
+    format_time,
+    format_usd,
+)
 from shardwright.reports.labelled import labelled
 from shardwright.reports.one_line import WIDTH, one_line, some_of
 from shardwright.reports.price_words import price_words
 from shardwright.reports.terminal import format_interval, memory_words
 from shardwright.requests.compared_frameworks import is_supported
 from shardwright.runs.whole_run import whole_run
-from simulator.log_interval import probability_less
+from simulator.log_interval import is_tie, probability_less
 from simulator.training_run.fit.evidence import evidence_words
 from simulator.training_run.step.coefficient_owner import processor_of
 from simulator.values.prediction import Interval
@@ -146,13 +151,9 @@ def framework_rows(answer: LayoutFile, others: Sequence[LayoutFile]) -> list[str
         if other.chosen.run.precision != chosen.run.precision:
             name += f" in {other.chosen.run.precision}"
         tie = ", a tie" if is_tie(faster) else ""
-        words = f"{name}: {format_interval(step)}, P(faster) {_percent(faster)}{tie}"
+        words = f"{name}: {format_interval(step)}, P(faster) {format_probability(faster)}{tie}"
         rows.append(words)
     return rows
-
-
-def _percent(probability: float) -> str:
-    return format_percent(probability) if probability >= 0.01 else "< 1 %"
 
 
 def _runners_up(answer: LayoutFile) -> list[tuple[str, ...]]:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planner.space import EXECUTOR
 from profiles.document import content_hash
 from simulator.values.measurement import Measurement
 from simulator.values.plan import Plan, Recompute
@@ -97,6 +98,7 @@ def plan_command(plan: Plan) -> str:
         "-o": "plan.json",
     }
     words = ["shardwright", "plan", plan.model]
+    words += ["--stack", EXECUTOR, "--optimizer-offload"] if plan.optimizer_offload else []
     for flag, value in flags.items():
         words += [flag, str(value)]
     return shlex.join(words)

@@ -129,9 +129,17 @@ def executor_space(space: Axes, figures: Transformer) -> Axes:
     return replace(space, tp=allowed)
 
 
+# Options that plans for our executor have.
+_RUN_OPTIONS = ("dp_replicate", "optimizer_offload")
+
+
 def unsupported_options(run: TrainingRun) -> str:
     """The options of a layout that our executor does not have, as text; "" if there are none."""
-    return "; ".join(f"our executor has no option for {each.words}" for each in used_options(run))
+    return "; ".join(
+        f"our executor has no option for {each.words}"
+        for each in used_options(run)
+        if each.name not in _RUN_OPTIONS
+    )
 
 
 def _flags(run: TrainingRun) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from simulator.memory.held import (
     elements_of,
     exchange_bytes,
     executor_static_bytes,
+    held_by_stages,
+    host_bytes,
 )
 from simulator.memory.sharded_units import unit_buffers
 from simulator.memory.static import StaticBytes
@@ -132,10 +134,12 @@ def rank_memory(
     timeline: Timeline,
     capacity_bytes: float,
     exchange_bytes: float = 0.0,
+    host_bytes: float = 0.0,
 ) -> RankMemory:
     """Peak and timeline of a pipeline rank's memory over the step.
 
     exchange_bytes  allocated and freed during the exchange of gradients
+    host_bytes      in host memory
 
     Gradients are freed after the optimizer step, so a stage's gradients exist from its first
     backward. Received tensors of micro-batches in flight count as activations, tensors being sent
@@ -202,6 +206,7 @@ def rank_memory(
         capacity_bytes=capacity_bytes,
         peak_time_s=peak.time_s,
         timeline=tuple(samples),
+        host_bytes=host_bytes,
     )
 
 
@@ -229,6 +234,7 @@ def plan_memory(
     for rank, group in enumerate(groups):
         stages = plan.stages_of(rank)
         held = elements_of(graph, [refs[s] for s in stages], plan.shares)
+        on_host = held_by_stages(graph, [refs[s] for s in stages], plan.shares)
         found.append(
             rank_memory(
                 plan,
@@ -238,6 +244,7 @@ def plan_memory(
                 timeline=timeline,
                 capacity_bytes=group.device.usable_bytes,
                 exchange_bytes=exchange_bytes(held.gradients, group),
+                host_bytes=host_bytes(on_host, group),
             )
         )
     return tuple(found)

@@ -22,6 +22,7 @@ class Sharing:
 
     pipelined  under a pipeline schedule, which sums gradients once per step, and but for ZeRO 3
                gathers parameters once (executor_states.gathers_per_micro_batch)
+    offloaded  shards of parameters, gradients and optimizer states are in host memory
     """
 
     degrees: Degrees
@@ -30,6 +31,7 @@ class Sharing:
     num_microbatches: int
     workload: Workload
     stack: ExecutorStates
+    offloaded: bool = False
 
     @property
     def sizes(self) -> PrecisionBytes:
@@ -103,6 +105,7 @@ def data_group(plan: Plan, pp_rank: int, cluster: Cluster, stack: ExecutorStates
         num_microbatches=plan.num_microbatches,
         workload=plan.workload,
         stack=stack,
+        offloaded=plan.optimizer_offload,
         devices=plan.degrees.group("dp", pp=pp_rank),
         cluster=cluster,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -153,12 +154,13 @@ def executor_static_bytes(held: Elements, sharing: Sharing) -> StaticBytes:
     with. Of ZeRO-1 and in a pipeline gradients stay whole until the last micro-batch; without one
     ZeRO-2 and 3 sum and shard them in each backward. Frozen parameters have neither gradients nor
     states, and where nothing is sharded they are kept only in the type that is computed with
-    (executor/working_copies.py).
+    (executor/working_copies.py). Shards may be in host memory (`offloaded`).
     """
     sizes, stack = sharing.sizes, sharing.stack
     n, trained = held.total, held.trained
+    on_device = not sharing.offloaded
     if sharing.sharded:
-        parameters = [State(sizes.parameter_bytes, n, shared_from=1)]
+        parameters = [State(sizes.parameter_bytes * on_device, n, shared_from=1)]
         if sharing.zero_stage < 3:
             parameters.append(State(sizes.compute_bytes, n))
     else:
@@ -166,8 +168,8 @@ def executor_static_bytes(held: Elements, sharing: Sharing) -> StaticBytes:
         parameters = [State(sizes.compute_bytes, n - trained), State(stored, trained)]
     gradients = [State(sizes.gradient_bytes, held.gradients)]
     if sharing.zero_stage >= 2 and not sharing.pipelined:
-        gradients = [State(sizes.gradient_bytes, trained, shared_from=2)]
-    states = stack.optimizer_bytes.of(sharing.workload.optimizer)
+        gradients = [State(sizes.gradient_bytes * on_device, trained, shared_from=2)]
+    states = stack.optimizer_bytes.of(sharing.workload.optimizer) * on_device
     return static_bytes(
         parameters=parameters,
         gradients=gradients,
@@ -175,6 +177,19 @@ def executor_static_bytes(held: Elements, sharing: Sharing) -> StaticBytes:
         zero_stage=sharing.zero_stage,
         ranks=sharing.degrees.shard_replicas,
     )
+
+
+def host_bytes(held: Held, sharing: Sharing) -> float:
+    """Host memory of a rank whose shards are offloaded: weights and gradients in pinned memory, of
+    which torch takes powers of two (host_offload.py), frozen ones twice theirs at most, and the
+    states of the optimizer; 0 if they are on the device."""
+    if not sharing.offloaded:
+        return 0.0
+    ranks, each = sharing.degrees.shard_replicas, sharing.sizes.parameter_bytes
+    shards = [each * elements / ranks for elements in held.trained]
+    pinned = sum(2.0 ** math.ceil(math.log2(size)) for size in shards if size)
+    states = sharing.stack.optimizer_bytes.of(sharing.workload.optimizer) * sum(held.trained)
+    return 2.0 * pinned + states / ranks + 2.0 * each * held.frozen / ranks
 
 
 def exchange_bytes(total: Figures, sharing: Sharing) -> Figures:

@@ -6,6 +6,13 @@ and two moments and writes the last three and a 16-bit copy: 30 bytes a paramete
 share of the memory's rate (ADAM_REACH). If the framework overlaps the three, blocks of parameters
 pass through them as a pipeline and the slowest determines the time; otherwise the times add up.
 
+FSDP moves the shards of weights and gradients as well (torch 2.13, torch/distributed/fsdp/
+_fully_shard, CPUOffloadPolicy): a gather first copies its fp32 shards up, from pinned memory on the
+stream of the gather, so that the copy hides under computing as the gather does
+(`shard_copies_s`). Reduced shards of gradients are copied down; those of a second micro-batch are
+added on the host, which waits for them. Adam reads gradient, weight and two moments and writes the
+last three, 28 bytes. That the copies once per step hide under anything is not assumed.
+
 Activations (Rhu et al., vDNN, arXiv 1602.08124, section 3): kept activations of a layer are copied
 to the host in the forward and back in the backward, during the layers' work if the framework
 overlaps them.
@@ -18,8 +25,9 @@ from __future__ import annotations
 from profiles.hardware.catalogue.host import Host, host_of
 from simulator.memory.run_tensors import run_tensors
 from simulator.training_run.framework.framework import Framework, load_framework
+from simulator.training_run.messages.step_messages import per_micro_batch
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.work.rank_parameters import updated_parameters
+from simulator.training_run.work.rank_parameters import layer_shard, updated_parameters
 from simulator.training_run.work.stage_layers import stage_layers
 
 _ADAM_BYTES = 30.0
@@ -31,8 +39,13 @@ _ADAM_BYTES = 30.0
 # 1.91e9 parameters of a device. Those five are then met within 3 to 12 %, 6 % on average
 # (tests/simulator/test_host_offload.py). That other hosts and frameworks reach as much is assumed.
 ADAM_REACH = 0.27
-# Beside the states (12 bytes) the host holds the gradient that came down.
+# Of fp32: of a shard, of Adam, of adding a gradient to its sum.
+_SHARD_BYTES, _FP32_ADAM_BYTES, _ADDED_BYTES = 4.0, 28.0, 12.0
+# In addition to the states (12 bytes) the host holds the gradient that came down.
 _HELD_BYTES = 16.0
+# Weights and gradients of FSDP are in pinned memory, of which torch takes powers of two (pytorch
+# aten/src/ATen/core/CachingHostAllocator.h, `allocate`): 8 of the 16 bytes may double.
+_HELD_WITH_PINNED_BYTES = 24.0
 # Of the host's memory, what data loaders, the system and pinned buffers leave (assumed).
 USABLE_SHARE = 0.9
 
@@ -40,10 +53,56 @@ USABLE_SHARE = 0.9
 def optimizer_host_s(run: TrainingRun, framework: Framework, updated: float) -> float:
     """Seconds per step of an optimizer in host memory for `updated` parameters on this device."""
     host = host_of(run.device)
+    if framework.rules.offloads_shards:
+        gathers, reduces = per_micro_batch(run, framework)
+        return shard_step_s(host, updated, copies=(gathers == 0) + (reduces == 0))
     down = updated * framework.summed_gradient_bytes / host.link_bytes_per_s
     work = updated * _ADAM_BYTES / (ADAM_REACH * host.memory_bandwidth_bytes_per_s)
     up = updated * framework.sent_weight_bytes / host.link_bytes_per_s
     return max(down, work, up) if framework.overlaps_host else down + work + up
+
+
+def shard_step_s(
+    host: Host,
+    elements: float,
+    *,
+    copies: int,
+    traffic: float = _FP32_ADAM_BYTES,
+) -> float:
+    """Seconds per step of FSDP's optimizer in host memory on a shard of so many elements.
+
+    traffic  bytes that the optimizer reads and writes per element, AdamW's if not given
+    copies  over the link, once per step
+    """
+    work = elements * traffic / (ADAM_REACH * host.memory_bandwidth_bytes_per_s)
+    return work + copies * link_s(host, elements)
+
+
+def shard_sum_s(host: Host, elements: float) -> float:
+    """Seconds in which FSDP adds gradients of so many elements to their sums on the host."""
+    return elements * _ADDED_BYTES / (ADAM_REACH * host.memory_bandwidth_bytes_per_s)
+
+
+def link_s(host: Host, elements: float) -> float:
+    """Seconds of the link for a shard of so many elements, in one direction."""
+    return elements * _SHARD_BYTES / host.link_bytes_per_s
+
+
+def gradient_sums_s(run: TrainingRun, framework: Framework, updated: float) -> float:
+    """Seconds per step, for each micro-batch after the first, to add the gradients of `updated`
+    parameters on the host; 0 unless FSDP sends them there in every micro-batch."""
+    _, reduces = per_micro_batch(run, framework)
+    if not run.optimizer_offload or run.lora or not framework.rules.offloads_shards or not reduces:
+        return 0.0
+    return shard_sum_s(host_of(run.device), updated)
+
+
+def shard_copies_s(run: TrainingRun, framework: Framework) -> float:
+    """Seconds of the link for the shards of a layer per micro-batch: up for every gather, down for
+    every reduction; 0 if the framework leaves shards on the device."""
+    if not run.optimizer_offload or run.lora or not framework.rules.offloads_shards:
+        return 0.0
+    return sum(per_micro_batch(run, framework)) * link_s(host_of(run.device), layer_shard(run))
 
 
 def activation_host_s(run: TrainingRun, framework: Framework) -> float:
@@ -55,8 +114,11 @@ def activation_host_s(run: TrainingRun, framework: Framework) -> float:
 
 
 def host_bytes(run: TrainingRun, framework: Framework, updated: float, layers: float) -> float:
-    """Bytes of host memory that a device needs; `layers` are the layers of its rank."""
-    held = _HELD_BYTES * updated if run.optimizer_offload else 0.0
+    """Bytes of host memory that a device needs at most; `layers` are the layers of its rank."""
+    if not (run.optimizer_offload or run.activation_offload):
+        return 0.0
+    each = _HELD_WITH_PINNED_BYTES if framework.rules.offloads_shards else _HELD_BYTES
+    held = each * updated if run.optimizer_offload else 0.0
     if run.activation_offload:
         in_flight = run.in_flight[0]
         held += run.activation_offload * _kept_bytes(run, framework) * layers * in_flight

@@ -114,11 +114,11 @@ def unit_buffers(
 
     def summed(unit: _Unit) -> float:
         """Bytes while a unit's gradients are summed; the first micro-batch's share becomes the
-        gradient, which is counted by itself."""
+        gradient, which is counted by itself unless it goes to the host."""
         if not unit.trained:
             return 0.0
         sent = g * unit.sent
-        share = sent / dp * (group.num_microbatches > 1)
+        share = sent / dp * (group.num_microbatches > 1 or group.offloaded)
         return sent + max(c * unit.trained, share + sent * on_cpu + c * unit.last)
 
     buffers = []

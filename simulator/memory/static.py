@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from profiles.model.figures.transformer import Transformer
@@ -109,11 +109,12 @@ def run_static_bytes(
     if saved := saved_in_matrices_bytes(run.optimizer):
         linear = _linear_parameters(run.model, degrees.tp, degrees.ep, shares)
         optimizer.append(State(-saved, *linear, 1))
+    # Our executor sends shards of them to the host: whole sums stay on the device.
+    stay = framework.own_executor and (whole_sums or run.zero_stage < 2)
+    gradient = _gradient_bytes(replace(run, optimizer_offload=False) if stay else run, memory)
     found = static_bytes(
         parameters=parameters,
-        gradients=[
-            State(_gradient_bytes(run, memory), *trained, NEVER_SHARED if whole_sums else 2)
-        ],
+        gradients=[State(gradient, *trained, NEVER_SHARED if whole_sums else 2)],
         optimizer=optimizer,
         zero_stage=run.zero_stage,
         ranks=ranks,
@@ -130,7 +131,8 @@ def _adapter_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> float
 
 def _weight_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
     if run.optimizer_offload and not run.lora:
-        return memory.offloaded_weight_bytes
+        stays = memory.offloaded_weight_bytes
+        return _FP32_BYTES if stays and run.precision == "fp32" else stays
     if run.lora and run.precision in LOW_PRECISIONS:
         return memory.frozen_fp8_weight_bytes
     if run.precision == "fp32":

@@ -178,6 +178,11 @@ def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> N
             f"{degrees.tp}), cluster {cluster.name} has {cluster.num_devices}"
         )
     for index in _first_devices(plan):
+        if plan.optimizer_offload and cluster.device_at(index).type == "cpu":
+            raise InputError(
+                f"optimizer_offload=true moves states to host memory, and {cluster.name} computes "
+                "on the host itself, whose memory has them; plan without --optimizer-offload"
+            )
         try:
             cluster.device_at(index).peak_or_twins(plan.workload.compute_dtype)
         except InputError as error:

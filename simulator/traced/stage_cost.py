@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiles.hardware.catalogue.device import ActionOverhead
+from profiles.hardware.catalogue.host import host_of
 from simulator.memory.data_group import DataGroup
+from simulator.memory.host_offload import link_s
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.in_step import exposed_seconds, in_step, message_in_step
 from simulator.traced.kernel_errors import joint_share
@@ -73,7 +75,8 @@ def gather_seconds(block: BlockCost, group: DataGroup) -> float:
     the sums of its sharded gradients, which frozen ones have none of.
 
     ZeRO-3 gathers twice per micro-batch, ZeRO-2 without a pipeline once. A stack that prefetches
-    hides a part of what fits under the block's own work (in_step.exposed_seconds).
+    hides a part of what fits under the block's own work (in_step.exposed_seconds). Shards that are
+    in host memory are copied up before each gather, and down after each sum (host_offload.py).
     """
     if group.gathers == 0:
         return 0.0
@@ -87,13 +90,17 @@ def gather_seconds(block: BlockCost, group: DataGroup) -> float:
         cluster,
         sharing=group.degrees.tp,
     )
-    messages = [gather.time_s, gather.time_s if group.gathers == 2 else 0.0]
+    copied = held() / replicas
+    up = gather.time_s + (link_s(host_of(group.device.name), copied) if group.offloaded else 0.0)
+    messages = [up, up if group.gathers == 2 else 0.0]
     if not group.pipelined and block.trained_count:
         summed = held(trained=True) * group.sizes.gradient_bytes
         messages[1] += sum(
             message_in_step(operation, size, devices, cluster, sharing=sharing).time_s
             for operation, size, devices, sharing in group.gradient_sum(summed)
         )
+        if group.offloaded:
+            messages[1] += link_s(host_of(group.device.name), held(trained=True) / replicas)
     work = (block.forward.value, block.backward.value)
     return sum(exposed_seconds(m, w, group.device) for m, w in zip(messages, work, strict=True))
 

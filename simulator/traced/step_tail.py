@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from profiles.hardware.catalogue.device import Device
+from profiles.hardware.catalogue.host import host_of
 from profiles.model.graph import BlockRef, ModelGraph
 from simulator.log_interval import total
 from simulator.memory.data_group import DataGroup
@@ -17,9 +18,11 @@ from simulator.memory.held import (
     held_by_stages,
     parameter_name,
 )
+from simulator.memory.host_offload import link_s, shard_step_s, shard_sum_s
 from simulator.traced.cost import Cost
 from simulator.traced.in_step import exchange_in_step, update_cost
 from simulator.traced.op_cost import moved_cost
+from simulator.training_run.fit.interval import UNFITTED_UNCERTAINTY
 from simulator.values.plan import Plan
 from simulator.values.prediction import Interval
 
@@ -74,10 +77,14 @@ def stages_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> list[tuple[BlockRe
 
 def price_tie(tie: Tie, group: DataGroup) -> Cost:
     """The sum of a tied parameter's gradients over the ranks that hold it, each a share of it where
-    replicas shard gradients (executor/rank.py, `_sum_tied_gradients`)."""
+    replicas shard gradients (executor/rank.py, `_sum_tied_gradients`); offloaded ones are copied up
+    and down."""
     shards = group.degrees.shard_replicas if group.sharded else 1
     size = tie.elements * group.sizes.gradient_bytes / shards
-    return _exchange(replace(group, devices=tie.devices), "all_reduce", size)
+    cost = _exchange(replace(group, devices=tie.devices), "all_reduce", size)
+    if not group.offloaded:
+        return cost
+    return cost.plus(2.0 * link_s(host_of(group.device.name), tie.elements / shards))
 
 
 def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
@@ -90,7 +97,8 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
     (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
     (`step_ms`). On a CPU nothing hides what the executor does one after the other: buckets are put
     together, summed, divided and copied back, and under mixed precision the copies to compute with
-    are made anew of trained weights that no replica shards.
+    are made anew of trained weights that no replica shards. An optimizer in host memory has the
+    copies of shards that are made once per step in its time (host_offload.py).
     """
     n = float(sum(held.trained))
     sizes, device, stack = group.sizes, group.device, group.stack
@@ -118,7 +126,9 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
     exchanges += [price_tie(tie, group) for tie in ties]
     traffic = stack.optimizer_traffic_bytes.of(group.workload.optimizer)
     shards = group.degrees.shard_replicas if group.sharded else 1
-    if device.type == "cpu":
+    if group.offloaded:
+        update = _host_update(n / shards, group)
+    elif device.type == "cpu":
         # Torch updates one parameter after the other there.
         costs = [moved_cost("optimizer", traffic * c / shards, device) for c in held.trained]
         if sizes.working_copy_bytes and not group.sharded:
@@ -129,6 +139,24 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
         kernels = stack.optimizer_kernels * len(held.trained)
         update = update_cost(traffic * n / shards, kernels, stack.software, device)
     return Tail(exchange=total(*exchanges), optimizer=update)
+
+
+def _host_update(elements: float, group: DataGroup) -> Cost:
+    """The optimizer in host memory, on a shard of so many elements, with each step's own work."""
+    host = host_of(group.device.name)
+    sums = group.num_microbatches if group.gathers and not group.pipelined else 0
+    copies = (not group.gathers) + (not sums)
+    traffic = group.stack.optimizer_traffic_bytes.of(group.workload.optimizer)
+    seconds = shard_step_s(host, elements, traffic=traffic, copies=copies)
+    seconds += max(0, sums - 1) * shard_sum_s(host, elements)
+    fixed = update_cost(0.0, 0, group.stack.software, group.device).value
+    return Cost(
+        value=seconds + fixed,
+        low=seconds * (1.0 - UNFITTED_UNCERTAINTY) + fixed,
+        high=seconds * (1.0 + UNFITTED_UNCERTAINTY) + fixed,
+        method="assumed",
+        source=f"host {host.name}, its memory's rate",
+    )
 
 
 def _exchange(group: DataGroup, operation: str, size_bytes: float) -> Cost:

@@ -81,6 +81,8 @@ class Plan:
                    s % pp, or with a V schedule up and down the ranks (ScheduleKind.placement)
     zero_stage     sharded over dp, or over the groups of dp_replicate: 0 nothing, 1 optimizer
                    states, 2 also gradients, 3 also parameters
+    optimizer_offload  sharded parameters, gradients and optimizer states are in host memory, where
+                   the optimizer steps (FSDP2's CPUOffloadPolicy); needs zero_stage 1, 2 or 3
     seed           the only source of randomness; solver_workers  fixed, for reproducible answers
     pipelines      replicas with unequal devices, stages or micro-batches; `stages` is then empty
                    and pp is the largest number of stages. With ZeRO 1 or 2, states and gradients
@@ -98,6 +100,7 @@ class Plan:
     workload: Workload
     degrees: Degrees = field(metadata=flattened("tp", "pp", "dp", optional=("vpp", "dp_replicate")))
     zero_stage: int = 0
+    optimizer_offload: bool = False
     micro_batch: int
     schedule: str
     stages: tuple[Stage, ...]
@@ -108,6 +111,16 @@ class Plan:
 
     def __post_init__(self) -> None:
         degrees = self.degrees
+        if self.optimizer_offload and not (self.zero_stage and self.pipelines is None):
+            raise InputError(
+                "optimizer_offload=true keeps sharded states in host memory (fully_shard), and "
+                + (
+                    f"zero_stage={self.zero_stage} shards none; use zero_stage 1, 2 or 3"
+                    if self.pipelines is None
+                    else "unequal replicas do not run with fully_shard; use equal ones"
+                )
+                + ", or optimizer_offload=false"
+            )
         if self.pipelines is not None:
             self._check_pipelines(self.pipelines)
             return

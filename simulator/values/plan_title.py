@@ -34,4 +34,6 @@ def plan_title(of: Titled) -> str:
     parts.append(f"micro-batch {of.micro_batch}")
     if of.zero_stage:
         parts.append(f"ZeRO {of.zero_stage}")
+    if isinstance(of, Plan) and of.optimizer_offload:
+        parts.append("optimizer on the host")
     return ", ".join(parts)

@@ -133,6 +133,7 @@ class RankMemory:
     reserved_bytes  blocks reserved by the allocator, as in torch.cuda.max_memory_reserved; None if
                     the allocator is not modeled
     required_bytes  device memory needed to run the step; None if the allocator is not modeled
+    host_bytes      host memory for offloaded data; of a layout at most
     """
 
     rank: int
@@ -147,6 +148,7 @@ class RankMemory:
     timeline: tuple[MemorySample, ...] = ()
     reserved_bytes: float | None = None
     required_bytes: float | None = None
+    host_bytes: float = 0.0
 
     @property
     def static_bytes(self) -> float:

@@ -16,6 +16,7 @@ from evidence.published_case import MEASURED_CASE_COLUMNS, leading_count, read_c
 from evidence.size_cases import size_cases
 from profiles.errors import DocumentError, UnknownNameError
 from simulator.goodput.reliability_inputs import DEFAULT
+from simulator.training_run.framework.framework import framework_of, load_framework
 from tests.shardwright.test_cli import ROOT
 
 CASES = ROOT.parent / "shared" / "truth" / "cases.csv"
@@ -23,7 +24,17 @@ needs_cases = pytest.mark.skipif(
     not CASES.is_file(), reason="../shared/truth/cases.csv, the published whole runs, is absent"
 )
 COLUMNS = (
-    *("id", "model", "kind", "scope", "params_total_b", "params_active_b", "layers", "hidden"),
+    *(
+        "id",
+        "model",
+        "org",
+        "kind",
+        "scope",
+        "params_total_b",
+        "params_active_b",
+        "layers",
+        "hidden",
+    ),
     *("heads", "kv_heads", "vocab", "experts", "topk", "tokens_b", "seq_len"),
     *("global_batch_tokens_m", "accel", "accel_count", "tp", "pp", "zero", "accel_hours"),
     *("hours_kind", "cost_usd", "cost_rate_usd_per_h", "notes", "flag", "source_url"),
@@ -218,6 +229,23 @@ def test_a_row_of_the_case():
     (found,) = predict_cases([case])
     assert found.run.model.num_layers == 80
     assert found.steps == pytest.approx(2000e9 / 1024 / 4096)
+
+
+def test_a_run_of_deepseek_sends_a_token_once_to_each_node():
+    """Its 8 experts lie on at most 4 nodes (arXiv 2412.19437, section 3.2.2)."""
+    row = {
+        "id": "x",
+        "model": "DeepSeek-V3",
+        "params_total_b": "671",
+        "params_active_b": "37",
+        "tokens_b": "1000",
+        "accel": "H800-80GB SXM",
+        "accel_count": "2048",
+        "tp": "1",
+    }
+    own, any_other = (case_run(_read(row | {"org": org}), []).run for org in ("DeepSeek-AI", ""))
+    assert load_framework(framework_of(own.framework)).sends_tokens_once
+    assert not load_framework(framework_of(any_other.framework)).sends_tokens_once
 
 
 def test_cells():

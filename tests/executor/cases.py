@@ -77,6 +77,7 @@ def make_plan(
     vpp: int = 1,
     dp_replicate: int = 1,
     zero_stage: int = 0,
+    optimizer_offload: bool = False,
     schedule: str = "none",
     recompute: Recompute = Recompute.NONE,
     micro_batches: int = 0,
@@ -104,6 +105,7 @@ def make_plan(
         ),
         degrees=Degrees(tp=tp, pp=pp, dp=dp, vpp=vpp, dp_replicate=dp_replicate),
         zero_stage=zero_stage,
+        optimizer_offload=optimizer_offload,
         micro_batch=micro_batch,
         schedule=schedule,
         stages=tuple(

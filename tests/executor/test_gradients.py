@@ -105,6 +105,23 @@ def hybrid_cases(models: dict[str, str]) -> list[tuple[str, Plan]]:
     ]
 
 
+def offloaded_cases(processes: int, models: dict[str, str]) -> list[tuple[str, Plan]]:
+    """On a CPU they move nothing, and must change nothing."""
+    layouts: list[dict[str, object]] = [{"dp": 2, "zero_stage": zero} for zero in (2, 3)]
+    if processes == 4:
+        layouts = [
+            {"pp": 2, "dp": 2, "zero_stage": 3, "schedule": "1f1b"},
+            {"dp": 4, "dp_replicate": 2, "zero_stage": 1},
+        ]
+    return [
+        (
+            f"gpt2 offload {layout}",
+            make_plan(models["gpt2"], GPT2_ENTRIES, optimizer_offload=True, **layout),  # type: ignore[arg-type] # fields by name
+        )
+        for layout in layouts
+    ]
+
+
 def taking_gradients() -> list[tuple[str, Plan]]:
     """Weights that FSDP2 must leave whole: gradients are taken through them in the forward, or in
     the backward by hooks; and complex ones."""
@@ -139,6 +156,7 @@ def test_every_combination_has_the_gradients_of_the_unsplit_model(
         cases += other_models(models) + taking_gradients()
     else:
         cases += hybrid_cases(models)
+    cases += offloaded_cases(processes, models)
     results = run_job(cases, processes, tmp_path)
     assert [r["name"] for r in results] == [name for name, _ in cases], results[-1]
     for result in results:

@@ -20,9 +20,11 @@ from profiles.document import write_document
 from profiles.errors import DocumentError, InputError, MismatchError, RunError
 from profiles.hardware.probe import fingerprint
 from profiles.hardware.probe.fingerprint import fingerprint_of_machine
+from simulator.traced.predict import predict
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
 from tests.executor.cases import CNN_ENTRIES, make_plan
+from tests.simulator import hand_made
 
 
 def write_plan(path: Path, plan: Plan) -> Path:
@@ -175,6 +177,23 @@ def test_a_plan_that_main_memory_cannot_hold_is_refused(
     monkeypatch.setattr("executor.before_launch.predicted_bytes", lambda *_: 2.0**60)
     with pytest.raises(InputError, match=r"of main memory on 2 ranks.*smaller --micro-batch"):
         check_main_memory("plan.json", plan, None)
+
+
+def test_offloaded_states_that_main_memory_cannot_hold_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = hand_made.plan(dp=4, zero_stage=3)
+    offloaded = dataclasses.replace(asked, optimizer_offload=True)
+    on = hand_made.cluster(1, 4, of=hand_made.device(name="h100-sxm-80gb"))
+    prediction = predict(offloaded, hand_made.Traced(8), on)
+    needed = 4 * prediction.ranks[0].host_bytes
+    monkeypatch.setattr("executor.before_launch.available_memory_bytes", lambda: int(needed))
+    check_main_memory("plan.json", offloaded, prediction, device="cuda")
+    check_main_memory("plan.json", offloaded, None, device="cuda")
+    monkeypatch.setattr("executor.before_launch.available_memory_bytes", lambda: int(needed) - 1)
+    words = r"plan.json is predicted to take .* of main memory on 4 ranks for offloaded states"
+    with pytest.raises(InputError, match=rf"{words}.* are free; plan without --optimizer-offload"):
+        check_main_memory("plan.json", offloaded, prediction, device="cuda")
 
 
 def test_a_rank_that_does_not_answer_is_named_as_the_cause() -> None:

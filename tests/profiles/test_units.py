@@ -14,8 +14,10 @@ from profiles.units import (
     format_count,
     format_flop,
     format_percent,
+    format_probability,
     format_rate,
     format_time,
+    format_tonnes,
     format_usd,
     parse_quantity,
 )
@@ -91,3 +93,16 @@ def test_times_that_are_printed_are_read_back(value: float) -> None:
     text = format_time(value).replace(" ", "")
     found = parse_quantity(text, "time")
     assert math.isclose(found, value, rel_tol=0.006, abs_tol=1e-9)
+
+
+def test_a_probability_is_never_written_as_certain() -> None:
+    written = [format_probability(each) for each in (None, 0.0, 0.0099, 0.031, 0.93, 0.991, 1.0)]
+    assert written == ["-", "< 1 %", "< 1 %", "3.1 %", "93 %", "> 99 %", "> 99 %"]
+
+
+def test_tonnes_are_written_with_the_unit_that_fits() -> None:
+    assert [format_tonnes(each) for each in (2030.0, 155.0, 0.0096)] == [
+        "2.03 kt",
+        "155 t",
+        "9.6 kg",
+    ]

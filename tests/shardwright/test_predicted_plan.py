@@ -9,10 +9,13 @@ import pytest
 from planner.layout.executable import run_of_plan
 from profiles.errors import MismatchError
 from shardwright import api
+from shardwright.reports.reproduce import plan_command
 from shardwright.requests.opened_plan import opened_plan
-from shardwright.requests.plan_route import figures_of
+from shardwright.requests.plan_route import figures_of, unsupported_options
 from shardwright.requests.predicted_plan import predicted_again
 from simulator.values.plan import Recompute, Stage
+from simulator.values.plan_title import plan_title
+from simulator.values.prediction import Part
 from simulator.values.workload import Workload
 from tests.equality.profiled_cpu import profiled_cpu
 from tests.equality.routes import local_machine_is
@@ -81,3 +84,27 @@ def test_plans_that_no_layout_is(answer):
     for cut, kinds in ((2, none), (3, mixed), (3, last)):
         other = replace(plan, stages=stages(cut, *kinds))
         assert run_of_plan(other, figures, cluster) is None
+
+
+def test_a_plan_with_an_optimizer_in_host_memory_is_predicted_as_its_layout():
+    kept = api.plan(MODEL, ON, WORK, dp=2, zero=3, tp=1)
+    plan = replace(kept.plan, optimizer_offload=True)
+    run = run_of_plan(plan, figures_of(MODEL, WORK.sequence_length), api.cluster(ON))
+    assert run is not None
+    assert run.optimizer_offload
+    assert unsupported_options(run) == ""
+    found, before = api.predict(plan, on=ON), kept.prediction
+    assert found.step_time_s.value > before.step_time_s.value
+    assert found.seconds[Part.HOST] > 0.0
+    assert {rank.optimizer_bytes for rank in found.ranks} == {0.0}
+    assert min(rank.host_bytes for rank in found.ranks) > 0.0
+    assert "optimizer on the host" in plan_title(plan)
+    assert "--stack torch --optimizer-offload" in plan_command(plan)
+
+
+def test_hybrid_sharding_is_an_option_of_our_executor():
+    plan = api.plan(MODEL, "1x4xh100-sxm", WORK, dp=4, dp_replicate=2, zero=3, tp=1).plan
+    run = run_of_plan(plan, figures_of(MODEL, WORK.sequence_length), api.cluster("1x4xh100-sxm"))
+    assert run is not None
+    assert run.degrees.dp_replicate == 2
+    assert unsupported_options(run) == ""

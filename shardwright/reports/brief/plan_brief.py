@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
+from profiles.units import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_probability,
+    format_time,
+    format_usd,
+)
 from shardwright.reports.brief.brief import (
     BLUE,
     GREEN,
@@ -23,7 +30,6 @@ from shardwright.reports.brief.brief import (
 from shardwright.reports.brief.columns import ends_of
 from shardwright.reports.brief.layout_charts import memory_chart, parts_chart
 from shardwright.reports.brief.scatter import AxisWords, Point, scatter
-from shardwright.reports.brief.size_words import probability
 from simulator.mfu import MFU_DEFINITION
 from simulator.values.prediction import Interval
 
@@ -133,7 +139,7 @@ def _facts(best: Mapping[str, Any]) -> tuple[Fact, ...]:
         if best.get(name) is not None
     ]
     if best.get("out_of_memory_probability") is not None:
-        risk = probability(best["out_of_memory_probability"])
+        risk = format_probability(best["out_of_memory_probability"])
         facts.append(Fact(name="Out of memory", value=risk, note="probability"))
     return tuple(facts)
 

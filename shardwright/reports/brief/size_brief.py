@@ -6,13 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from profiles.units import format_count, format_percent, format_time, format_usd
+from profiles.units import format_count, format_percent, format_probability, format_time, format_usd
 from shardwright.reports.brief import size_charts as charts
 from shardwright.reports.brief.brief import BarChart, Brief, Fact, Section, Table, between
 from shardwright.reports.brief.size_words import (
     days,
     headline,
-    probability,
     range_of,
     value_of,
     with_range,
@@ -80,7 +79,7 @@ def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
         facts.append(
             Fact(
                 name="In time",
-                value=probability(data["probability_of_deadline"]),
+                value=format_probability(data["probability_of_deadline"]),
                 note=f"probability, {days(data['deadline_days'])}",
             )
         )
@@ -88,7 +87,7 @@ def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
         facts.append(
             Fact(
                 name="In budget",
-                value=probability(data["probability_of_budget"]),
+                value=format_probability(data["probability_of_budget"]),
                 note=f"probability, {format_usd(data['budget_usd'])}",
             )
         )
@@ -122,8 +121,8 @@ def _decision(data: Mapping[str, Any]) -> Section:
                 with_range(run, "days"),
                 with_range(run, "usd"),
                 with_range(run, "kwh"),
-                *(probability(run.get(key)) for key in limits.values()),
-                *(probability(run.get(key)) for key in better.values()),
+                *(format_probability(run.get(key)) for key in limits.values()),
+                *(format_probability(run.get(key)) for key in better.values()),
                 run.get("why_not_first") or "chosen",
             )
         )
@@ -354,8 +353,8 @@ def _versus(one: Mapping[str, Any]) -> tuple[str, ...]:
         with_range(other, "days"),
         with_range(other, "usd"),
         with_range(other, "kwh"),
-        probability(one.get("probability_first_is_faster")),
-        probability(one.get("probability_first_is_cheaper")),
+        format_probability(one.get("probability_first_is_faster")),
+        format_probability(one.get("probability_first_is_cheaper")),
         str(other.get("price") or "none known"),
     )
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from profiles.units import format_count, format_energy, format_percent, format_time, format_usd
+from profiles.units import (
+    format_count,
+    format_energy,
+    format_percent,
+    format_probability,
+    format_time,
+    format_tonnes,
+    format_usd,
+)
 from shardwright.reports.brief.brief import between
 from shardwright.reports.brief.columns import ends_of
-from shardwright.reports.sizing.size_summary import tonnes_words
 
 _FEW_DAYS = 2.0
 
@@ -25,7 +32,7 @@ WRITTEN: Mapping[str, Callable[[float], str]] = {
     "days": days,
     "usd": format_usd,
     "kwh": format_energy,
-    "tco2e": tonnes_words,
+    "tco2e": format_tonnes,
     "device_hours": format_count,
     "productive_time": format_percent,
     "step_time_s": format_time,
@@ -49,15 +56,6 @@ def with_range(data: Mapping[str, Any], name: str) -> str:
     return f"{value_of(data, name)}\n[{interval}]" if interval else value_of(data, name)
 
 
-def probability(value: float | None) -> str:
-    """`91 %`, or `> 99 %` and `< 1 %` instead of 100 % and 0 %."""
-    if value is None:
-        return "-"
-    if value > 0.995:
-        return "> 99 %"
-    return "< 1 %" if value < 0.005 else f"{value:.0%}".replace("%", " %")
-
-
 def rented(data: Mapping[str, Any]) -> str:
     """`512 nodes of 8 h100-sxm-80gb (4,096 devices)`."""
     nodes, devices = data["nodes"], data["devices"]
@@ -78,7 +76,7 @@ def _headline(data: Mapping[str, Any]) -> str:
     if data.get("probability_of_deadline") is not None:
         text += (
             f", within {days(data['deadline_days'])} with probability "
-            f"{probability(data['probability_of_deadline'])}"
+            f"{format_probability(data['probability_of_deadline'])}"
         )
     if data.get("usd") is None:
         return text + "; no price of the device is known."
@@ -86,6 +84,6 @@ def _headline(data: Mapping[str, Any]) -> str:
     if data.get("probability_of_budget") is not None:
         text += (
             f", within {format_usd(data['budget_usd'])} with probability "
-            f"{probability(data['probability_of_budget'])}"
+            f"{format_probability(data['probability_of_budget'])}"
         )
     return text + "."

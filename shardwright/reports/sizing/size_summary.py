@@ -17,14 +17,17 @@ from profiles.units import (
     format_days,
     format_energy,
     format_percent,
+    format_probability,
+    format_tonnes,
     format_usd,
 )
-from shardwright.analysis.size_better import is_tie, probability_better, versus_of
+from shardwright.analysis.size_better import probability_better, versus_of
 from shardwright.reports.one_line import WIDTH, one_line, some_of
 from shardwright.reports.terminal import format_interval, memory_words
 from shardwright.requests.compared_frameworks import is_supported
 from shardwright.requests.sizing.published_comparison import PublishedComparison
 from shardwright.requests.sizing.sized import Sized
+from simulator.log_interval import is_tie
 from simulator.training_run.fit.evidence import evidence_words
 from simulator.values.prediction import Interval
 
@@ -97,7 +100,7 @@ def size_summary(
         one_line(
             "Energy  ",
             format_interval(best.kwh, format_energy),
-            f"{format_interval(best.tco2e, tonnes_words)} CO2e",
+            f"{format_interval(best.tco2e, format_tonnes)} CO2e",
         ),
         *(line for text, other in versus for line in _versus_lines(text, sized, other)),
         *_next(answer, _NEXT - len(known) - len(model) - 2 * len(versus)),
@@ -185,7 +188,7 @@ def _better_words(answer: SizeAnswer, other: RunOutlook) -> str:
         return ""
     word = {"cost": "cheaper", "time": "faster", "energy": "less energy"}[answer.minimised]
     tie = ", a tie" if is_tie(probability) else ""
-    return f", P({word}) {format_percent(probability)}{tie}"
+    return f", P({word}) {format_probability(probability)}{tie}"
 
 
 def _little(outlook: RunOutlook) -> str:
@@ -206,14 +209,7 @@ def _by_words(question: SizeQuestion, best: RunOutlook) -> list[str]:
     if question.deadline_s is None or best.probability_of_deadline is None:
         return []
     end = f"{format_days(question.deadline_s / 86400)} d"
-    return [f"within {end} with {_chance(best.probability_of_deadline)}"]
-
-
-def tonnes_words(tonnes: float) -> str:
-    """`2.03 kt`, `155 t`, `9.6 kg`."""
-    if tonnes < 1:
-        return f"{tonnes * 1e3:.3g} kg"
-    return f"{tonnes / 1e3:.3g} kt" if tonnes >= 1e3 else f"{tonnes:.3g} t"
+    return [f"within {end} with probability {format_probability(best.probability_of_deadline)}"]
 
 
 def _published_words(published: PublishedComparison) -> str:
@@ -226,15 +222,6 @@ def _published_words(published: PublishedComparison) -> str:
     )
 
 
-def _chance(probability: float) -> str:
-    """`probability 93 %`; `probability > 99 %` beyond that, `< 1 %` below."""
-    if probability > 0.99:
-        return "probability > 99 %"
-    if probability < 0.01:
-        return "probability < 1 %"
-    return f"probability {format_percent(probability)}"
-
-
 def _versus_lines(text: str, first: Sized, second: Sized) -> list[Text]:
     """Two lines on another answer."""
     one, other = first.answer.best, second.answer.best
@@ -242,9 +229,9 @@ def _versus_lines(text: str, first: Sized, second: Sized) -> list[Text]:
         return [one_line("Versus  ", f"{text}: nothing keeps the limits")]
     found, run = versus_of(one, other), other.run
     usd = format_interval(other.usd, format_usd) if other.usd is not None else "no price"
-    said = [f"the first is faster with {_chance(found.faster)}"]
+    said = [f"the first is faster with probability {format_probability(found.faster)}"]
     if found.cheaper is not None:
-        said.append(f"cheaper with {_chance(found.cheaper)}")
+        said.append(f"cheaper with probability {format_probability(found.cheaper)}")
     days = format_interval(other.days.scaled(86400.0))
     return [
         one_line("Versus  ", f"{text}: {run.devices:,} {run.choice.asked}", days, usd),

@@ -29,6 +29,8 @@ _SECONDS = {
     "_far": "time at the slowest level beyond the nodes' network",
     "wide_": "time in bf16 - time in the run's precision",
     "host_layer_s": "transfers",
+    "gather_host_s": "bytes / link to the host",
+    "host_sum_s": "time to add a micro-batch's gradients on the host",
     "head_matmul": "kernels alone",
     **dict.fromkeys(
         ("pass_", "cast_", "score_", "head_", "accumulation_s", "optimizer_s", "extra_"),

@@ -139,6 +139,9 @@ class FrameworkRules:
     offers     supported features of OFFERS; others are priced with a warning
     activation_offload_without  `pipeline`, `recompute`: not supported together with activations in
                host memory
+    offloads_shards   an optimizer in host memory takes the shards of weights and gradients with it,
+               which are copied over the link for every gather and reduction (FSDP's CPU offload);
+               needs ZeRO 1, 2 or 3
     """
 
     name: str
@@ -155,6 +158,7 @@ class FrameworkRules:
     precisions: tuple[str, ...] = ("bf16", "fp16", "fp32")
     offers: tuple[str, ...] = ()
     activation_offload_without: tuple[str, ...] = ()
+    offloads_shards: bool = False
 
     def __post_init__(self) -> None:
         for what, given, known in (

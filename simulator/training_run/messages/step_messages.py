@@ -50,7 +50,7 @@ def data_messages(
     if run.lora:
         return _gathered_frozen(run, stack, group, links, weight), NOTHING
     gradient = gradient_bytes(run, stack.summed_gradient_bytes)
-    gathers, reduces = _per_micro_batch(run, stack)
+    gathers, reduces = per_micro_batch(run, stack)
     once = NOTHING
     if gathers or reduces:
         layer = layer_parameters(run)
@@ -88,14 +88,14 @@ def _gathered_frozen(
     """Gathers of sharded frozen weights, in their stored type.
 
     The adapters' one small message per step is ignored."""
-    gathers, _ = _per_micro_batch(run, stack)
+    gathers, _ = per_micro_batch(run, stack)
     if not gathers:
         return NOTHING
     each = frozen_weight_bytes(run) if run.frozen_type else weight
     return moved("all_gather", layer_parameters(run) * each, group, links) * gathers
 
 
-def _per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:
+def per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:
     """(gathers of a layer, reductions of its gradients) per micro-batch."""
     if not stack.own_executor:
         return (2.0, 1.0) if run.zero_stage == 3 else (0.0, 0.0)

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint
-from simulator.memory.host_offload import activation_host_s, optimizer_host_s
+from simulator.memory.host_offload import (
+    activation_host_s,
+    gradient_sums_s,
+    optimizer_host_s,
+    shard_copies_s,
+)
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.blocked_host import stalls, waiting_ranks
 from simulator.training_run.framework.framework import Framework, load_framework
@@ -148,6 +153,8 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
     if run.optimizer_offload and not run.lora:
         row["optimizer_s"] = 0.0
         row["host_step_s"] = optimizer_host_s(run, stack, updated)
+    row["host_sum_s"] = gradient_sums_s(run, stack, updated)
+    row["gather_host_s"] = shard_copies_s(run, stack)
     row["extra_pass_s"] = extra_pass_bytes(run, stack) / bandwidth
     layer_gradients = 0.0 if run.lora else layer_parameters(run)
     row["accumulation_s"] = layer_gradients * stack.accumulation_bytes / bandwidth

@@ -57,8 +57,10 @@ class Features:
                           cut_far_latency of a send, cut_crossings cuts between its parts
     wide_*                of a layer, what bf16 takes beyond the run's lower precision;
                           wide_first, wide_last so many layers of the first and the last stage
-    host_step_s           an optimizer in host memory, per step; host_layer_s  what a layer keeps
-                          there, down and up; overlaps_host  1 where both go on beside computing
+    host_step_s           an optimizer in host memory, per step; host_sum_s  adding a micro-batch's
+                          gradients there, but for the first; host_layer_s  what a layer keeps
+                          there, down and up; overlaps_host  1 where both go on beside computing;
+                          gather_host_s  shards of a layer, up for its gathers and down
     overlapped_exchange   share of the exchange's messages that go on beside the passes of a
                           micro-batch
     overlaps_experts      share of the passes in which the experts' all-to-alls do (`paired_share`)
@@ -157,7 +159,9 @@ class Features:
     wide_first: Array
     wide_last: Array
     host_step_s: Array
+    host_sum_s: Array
     host_layer_s: Array
+    gather_host_s: Array
     overlaps_host: Array
     overlaps_experts: Array
     overlapped_exchange: Array

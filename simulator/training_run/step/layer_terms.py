@@ -109,7 +109,7 @@ def _host(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _gathered(x: Features, c: Coefficients, e: Earlier) -> Array:
-    messages = moved(x, "gather", c)
+    messages = moved(x, "gather", c) + x.gather_host_s
     messages = named("messages", messages + US * x.gather_steps * c["outer_step_us"])
     return exposed(e.layer, messages, c["gather_exposed"])
 

@@ -175,9 +175,11 @@ TERMS: tuple[Term, ...] = (
     Term(
         "optimizer in host memory",
         Part.HOST,
-        lambda x, c, e: x.host_step_s,
+        lambda x, c, e: x.host_step_s + x.host_sum_s * np.maximum(x.microbatches - 1.0, 0.0),
         words="gradients down, Adam at the host's memory bandwidth, weights up: the slowest of the "
-        "three where the framework overlaps them, else their sum",
+        "three where the framework overlaps them, else their sum (FSDP copies shards of weights "
+        "up, and gradients that are summed in each micro-batch down, with each gather; it adds up "
+        "those of further micro-batches on the host)",
     ),
     Term(
         "each step, whatever its size",

@@ -13,6 +13,12 @@ def layer_parameters(run: TrainingRun) -> float:
     return _shared_parameters(run) + _expert_parameters(run)
 
 
+def layer_shard(run: TrainingRun) -> float:
+    """Weights of an average layer that one of the ranks that shard them holds."""
+    shared = _shared_parameters(run) / run.sharing_ranks
+    return shared + _expert_parameters(run) / expert_copies(run)
+
+
 def _shared_parameters(run: TrainingRun) -> float:
     """Weights of an average layer on one tp rank that all data-parallel ranks have in common."""
     degrees = run.degrees

@@ -111,6 +111,20 @@ def shapes_in_their_own_mode() -> Iterator[None]:
 
 
 @contextmanager
+def host_memory_pinned() -> Iterator[None]:
+    """Inside it, memory of the host counts as pinned: fake tensors cannot be (torch 2.13:
+    `_pin_memory` is not implemented for them)."""
+    before = {name: getattr(torch.Tensor, name) for name in ("pin_memory", "is_pinned")}
+    torch.Tensor.pin_memory = lambda self: self
+    torch.Tensor.is_pinned = lambda self: self.device.type == "cpu"
+    try:
+        yield
+    finally:
+        for name, held in before.items():
+            setattr(torch.Tensor, name, held)
+
+
+@contextmanager
 def attention_fused_again() -> Iterator[None]:
     """Inside it, attention is one op where a backward computes it again, too: torch takes modes of
     functions away while a backward runs."""

@@ -79,6 +79,7 @@ class Case:
     vpp: int = 1
     dp_replicate: int = 1
     zero: int = 0
+    optimizer_offload: bool = False
     schedule: str = "none"
     recompute: Recompute = Recompute.NONE
     precision: str = "fp32"
@@ -100,6 +101,7 @@ class Case:
             if value > 1
         ]
         parts += [f"zero{self.zero}" if self.dp > 1 else "", self.precision]
+        parts += ["offload" if self.optimizer_offload else ""]
         if self.recompute is not Recompute.NONE:
             parts.append(self.recompute.value)
         return "-".join(filter(None, parts))
@@ -124,6 +126,12 @@ def _all() -> tuple[Case, ...]:
         case("llama", "1f1b", pp=2, dp=4, dp_replicate=2, zero=1),
         case("llama", "zb-h1", pp=2, dp=4, dp_replicate=2, zero=3, **bf16),
         case("mixtral", dp=8, dp_replicate=4, zero=3),
+        case("llama", dp=8, zero=3, optimizer_offload=True),
+        case("llama", dp=8, zero=2, optimizer_offload=True, **bf16),
+        case("llama", dp=8, zero=1, dp_replicate=2, optimizer_offload=True),
+        case("wide", "1f1b", pp=2, dp=4, zero=3, optimizer_offload=True, **bf16),
+        case("wide", "zb-h1", pp=2, dp=4, zero=2, optimizer_offload=True),
+        case("gpt2", "1f1b", pp=2, dp=4, zero=3, optimizer_offload=True),
         case("llama", dp=8, zero=3, recompute=FULL),
         case("llama", dp=8, zero=0, recompute=ATTENTION, **bf16),
         case("llama", dp=2, tp=4, zero=1, recompute=FULL, **bf16),
@@ -236,6 +244,7 @@ def plan_of(case: Case, traced: TracedModel, *, micro_batch: int = 2) -> Plan:
             tp=case.tp, pp=case.pp, dp=case.dp, vpp=case.vpp, dp_replicate=case.dp_replicate
         ),
         zero_stage=case.zero if case.dp > 1 else 0,
+        optimizer_offload=case.optimizer_offload,
         micro_batch=micro_batch,
         schedule=case.schedule,
         stages=tuple(

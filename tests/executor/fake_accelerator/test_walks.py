@@ -45,6 +45,21 @@ MOST_WHILE_BUILT = 1.10
 
 # (kind, place) of what the host does in a step, and why it may.
 ALLOWED: dict[tuple[str, str], str] = {}
+_ALONE, _PIPED = (
+    "executor/rank.py:_accumulated",
+    "executor/torch_pipeline.py:backward_maybe_with_nosync",
+)
+_UP = "FSDP2 copies shards of weights up before a gather, from pinned memory, and waits for none"
+_DOWN = "FSDP2 copies shards of gradients down, and waits for them at the end of the backward"
+_TIED = "gradients of a weight that two stages share are summed on the device"
+OFFLOADED = {
+    **{("to device", place): _UP for place in (_ALONE, _PIPED)},
+    **{("from device", place): _DOWN for place in (_ALONE, _PIPED)},
+    ("on host", _ALONE): "FSDP2 adds the gradients of a second micro-batch, and waits for them",
+    **{(kind, "executor/mesh.py:sum_over"): _TIED for kind in ("to device", "from device")},
+    ("on host", "executor/rank.py:update"): "the optimizer steps",
+}
+"""The same of plans with an optimizer in host memory."""
 
 
 def quick_plans(folder: Path) -> dict[str, Plan]:
@@ -78,6 +93,17 @@ def quick_plans(folder: Path) -> dict[str, Plan]:
             models["gpt2"], GPT2_ENTRIES, pp=2, vpp=2, dp=4, zero_stage=3, schedule="zbv"
         ),
         "v-half-bf16": llama("v-half", pp=2, vpp=2, dp=4, zero_stage=1, precision="bf16"),
+        "offload-zero-3": llama(dp=8, zero_stage=3, precision="bf16", optimizer_offload=True),
+        "offload-zero-2": llama(dp=8, zero_stage=2, optimizer_offload=True),
+        "offload-tied": make_plan(
+            models["gpt2"],
+            GPT2_ENTRIES,
+            pp=2,
+            dp=4,
+            zero_stage=3,
+            schedule="1f1b",
+            optimizer_offload=True,
+        ),
         "dualpipev": llama("dualpipev", pp=2, vpp=2, dp=4, zero_stage=2, micro_batches=4),
     }
 
@@ -120,13 +146,14 @@ def whole(walks: dict[int, Walk | str]) -> dict[int, Walk]:
     return {rank: walk for rank, walk in walks.items() if isinstance(walk, Walk)}
 
 
-def host_work(walks: Sequence[Walk]) -> list[str]:
+def host_work(walks: Sequence[Walk], *, offloaded: bool = False) -> list[str]:
     """What the host did that it may not."""
+    allowed = OFFLOADED if offloaded else ALLOWED
     found = {
         (thing.kind, thing.where)
         for walk in walks
         for thing in walk.found
-        if thing.where != "model" and (thing.kind, thing.where) not in ALLOWED
+        if thing.where != "model" and (thing.kind, thing.where) not in allowed
     }
     return sorted(f"{kind} in {where}" for kind, where in found)
 
@@ -134,7 +161,7 @@ def host_work(walks: Sequence[Walk]) -> list[str]:
 FLAGS_BYTES = 1024
 """Flags of which gradients there are, kept from step to step (replica_gradients._as_tensor)."""
 
-QUICK = (
+RESIDENT = (
     "zero-0",
     "zero-3-bf16",
     "hsdp-zero-3",
@@ -150,6 +177,8 @@ QUICK = (
     "v-half-bf16",
     "dualpipev",
 )
+OFFLOADING = ("offload-zero-3", "offload-zero-2", "offload-tied")
+QUICK = (*RESIDENT, *OFFLOADING)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -157,11 +186,29 @@ def test_a_step_runs_on_the_device(name: str) -> None:
     assert not errors(quick()[name])
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", RESIDENT)
 def test_the_host_waits_for_nothing(name: str) -> None:
     walks = list(whole(quick()[name]).values())
     assert not host_work(walks)
     assert not any(walk.waits for walk in walks)
+
+
+@pytest.mark.parametrize("name", OFFLOADING)
+def test_an_optimizer_in_host_memory_has_the_host_wait_for_gradients_alone(name: str) -> None:
+    """Once for each gradient, which a second micro-batch is added to on the host."""
+    for walk in whole(quick()[name]).values():
+        assert not host_work([walk], offloaded=True)
+        places = Counter((thing.kind, thing.where) for thing in walk.found)
+        assert places["on host", "executor/rank.py:update"] == 1
+        down = places["from device", _ALONE] + places["from device", _PIPED]
+        assert walk.waits == down - places["on host", _ALONE] > 0
+
+
+@pytest.mark.parametrize("name", OFFLOADING)
+def test_shards_are_not_on_the_device(name: str) -> None:
+    """Between steps it has inputs and buffers, less than 1 % of the weights' 50 KB and more."""
+    for walk in whole(quick()[name]).values():
+        assert walk.built < 4096
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -220,8 +267,8 @@ EVERY = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_every_rank_runs_on_the_device(case: Case) -> None:
     _, walks, _, _ = walked(case)
     found = list(whole(walks).values())
-    assert not host_work(found)
-    assert not any(walk.waits for walk in found)
+    assert not host_work(found, offloaded=case.optimizer_offload)
+    assert case.optimizer_offload or not any(walk.waits for walk in found)
     for walk in found:
         assert not walk.alive
         assert walk.left < FLAGS_BYTES

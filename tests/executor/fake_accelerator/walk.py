@@ -26,6 +26,7 @@ from tests.executor.fake_accelerator.device import NAME, Backend, register
 from tests.executor.fake_accelerator.peers import (
     answering,
     attention_fused_again,
+    host_memory_pinned,
     meshes_with_values,
     real_models,
     shapes_in_their_own_mode,
@@ -99,6 +100,7 @@ def walk(
         stack.enter_context(FusedRecurrence())
         stack.enter_context(FusedAttention())
         stack.enter_context(attention_fused_again())
+        stack.enter_context(host_memory_pinned())
         stack.enter_context(answering(names))
         stack.enter_context(meshes_with_values())
         stack.enter_context(shapes_in_their_own_mode())

@@ -59,8 +59,9 @@ _SIZED_BY_VALUE = {
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the host did: `kind` is scalar, from device, to device, by value or on host; `where`
-    file:function in the executor, or "model" where the model's own code did it; `op` of torch."""
+    """What the host did: `kind` is scalar, from device, to device, by value, on host or sent by
+    host, which NCCL cannot; `where` file:function in the executor, or "model" where the model's own
+    code did it; `op` of torch."""
 
     kind: str
     where: str
@@ -212,7 +213,12 @@ class Watch(TorchDispatchMode):
             self._note("from device", func)
         elif "cpu" in at and NAME in to:
             self._note("to device", func)
-        elif "cpu" in to and func.namespace == "aten" and any(x.numel() > 1 for x in outputs):
+        elif (
+            func.namespace == "aten"
+            and not func.is_view
+            and "cpu" in (to or at)  # the optimizer's has no output
+            and any(x.numel() > 1 for x in outputs or given)
+        ):
             self._note("on host", func)
 
     def _note(self, kind: str, func: Any) -> None:
@@ -239,6 +245,8 @@ class Watch(TorchDispatchMode):
                 self.actions.backwards,
             )
         )
+        if any(x.device.type == "cpu" for x in tensors):
+            self._note("sent by host", func)
 
 
 def _answer(x: Tensor) -> bool | int | float:

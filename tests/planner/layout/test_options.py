@@ -54,6 +54,10 @@ ASKED = {
         question("llama-3.1-70b", "1x8xh100-sxm", batch=8, cp=(1,), seq=2048),
         RequestedOptions(optimizer_offload=True, activation_offloads=(0.0, 0.5)),
     ),
+    "offloaded shards": (
+        question("llama-3.1-8b", "1x2xh100-sxm", stack="torch", batch=8, seq=2048),
+        RequestedOptions(optimizer_offload=True),
+    ),
     "hybrid sharding": (
         question(
             on="4x8xh100-sxm", stack="torchtitan", tp=(1, 2), cp=(1, 2), dp_replicate=(1, 2, 4)
@@ -202,6 +206,18 @@ def test_more_to_choose_is_never_slower():
         wide = solved(replace(asked, options=options))
         assert wide.status == "optimal"
         assert wide.chosen.prediction.step_time_s.value <= narrow * (1 + 1e-12), options
+
+
+def test_fsdp_offloads_what_is_sharded_alone():
+    """With ZeRO 0, as with one replica, no layout has it."""
+    asked = question("llama-3.1-8b", "1x8xh100-sxm", stack="torch", cp=(1,), batch=8)
+    asked = replace(asked, options=RequestedOptions(optimizer_offload=True))
+    base, context = context_of(asked)
+    layouts = legal_layouts(asked.space, context)
+    runs = [layouts.run(base, index) for index in range(len(layouts))]
+    away = {(run.zero_stage, run.degrees.dp > 1) for run in runs if run.optimizer_offload}
+    assert away == {(1, True), (2, True), (3, True)}
+    assert 0 in {run.zero_stage for run in runs}
 
 
 def test_numerics_and_what_a_framework_lacks_are_said():
