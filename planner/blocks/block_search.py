@@ -49,6 +49,7 @@ def search(
         space = _keeping_to_types(space, cluster)
     space = _that_run(space, traced, workload)
     space = _one_replica(space, _context(traced, cluster, workload))
+    space = _not_gathered_twice(space, traced)
 
     def setting(changed: Axes, on: Cluster) -> Setting:
         context = _context(traced, on, workload)
@@ -152,6 +153,21 @@ def _one_replica(space: Axes, context: LayoutContext) -> Axes:
     return alone
 
 
+def _not_gathered_twice(space: Axes, traced: Traced) -> Axes:
+    """The space without ZeRO 3 if layers clamp weights: the weights that ZeRO 3 gathers again for
+    the backward are not clamped. Raises InputError if no other stage is allowed."""
+    clamped = traced.at(2, 1).clamped
+    if not clamped:
+        return space
+    others = tuple(zero for zero in range(3) if space.allows("zero", zero))
+    if not others:
+        raise InputError(
+            f"--zero 3: the forward clamps the weight {clamped[0]}, which ZeRO 3 would undo before "
+            "the backward; use --zero 0,1,2"
+        )
+    return replace(space, zero=others)
+
+
 def _context(traced: Traced, cluster: Cluster, workload: Workload) -> LayoutContext:
     graph = traced.at(2, 1)  # its blocks, which no micro-batch changes; one sample may not run
     assumed = []
@@ -160,6 +176,8 @@ def _context(traced: Traced, cluster: Cluster, workload: Workload) -> LayoutCont
             f"shapes that depend on values are taken as expected in {', '.join(shapes)}: choices "
             "evenly loaded, half of a mask of which nothing is known, labels of full length"
         )
+    if graph.clamped:
+        assumed.append(f"ZeRO is at most 2: the forward clamps the weight {graph.clamped[0]}")
     if values := dict.fromkeys(block.label for block in graph.blocks if block.assumed_values):
         assumed.append(
             f"what runs in {', '.join(values)} hangs on values: `all()` is taken to hold and "

@@ -342,6 +342,7 @@ class ModelGraph:
     kinds     the distinct blocks; chain  the blocks in order of execution, as references
     branches  all tensors between blocks; empty if the blocks are a plain chain
     state     descriptions of buffers and weights that the forward changes and computes with
+    clamped   weights that their own layers clamp in the forward
     why_not_cuttable, why_not_tensor_parallel   why the chain has one block, or tp must be 1, or ""
     source    file, shipped name or `package.module:factory`
     """
@@ -358,6 +359,7 @@ class ModelGraph:
     why_not_tensor_parallel: str = ""
     branches: tuple[Branch, ...] = ()
     state: tuple[str, ...] = ()
+    clamped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.chain:

@@ -114,12 +114,21 @@ def test_what_a_layer_keeps_for_others_stays_in_its_stage() -> None:
     assert worst_error(plan) <= 1e-5
 
 
-def test_layers_that_change_their_own_weights_are_cut() -> None:
-    """As Gemma 3n's, which limits them to a range. A write by code between the blocks is still one
-    block: another stage would not see it."""
-    plan = every_block_a_stage("tests.executor.gradient_zoo:clamped", 3)
+def test_layers_that_clamp_their_own_weights_are_cut_and_have_replicas(tmp_path: Path) -> None:
+    """As Gemma 3n's: it was one block and one replica. A write by code between the blocks is still
+    one block: another stage would not see it."""
+    model = "tests.executor.gradient_zoo:clamped"
+    plan = every_block_a_stage(model, 3)
     assert plan.degrees.pp == 3
     assert worst_error(plan) <= 1e-5
+    copies = [make_plan(model, plan.block_entries, dp=2, zero_stage=zero) for zero in (0, 2)]
+    results = run_job([(f"{copy.zero_stage}", copy) for copy in copies], 2, tmp_path)
+    assert [result["worst"] <= 1e-5 for result in results] == [True, True]
+    traced = shardwright.trace(model, precision="fp32", tp_degrees=(1,))
+    with pytest.raises(InputError, match=r"--zero 3: the forward clamps .*; use --zero 0,1,2"):
+        shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, zero=3)
+    answer = shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, dp=2)
+    assert any("ZeRO is at most 2" in said for said in answer.assumptions)
 
 
 @pytest.mark.parametrize("name", ["asking", "borrowing", "recasting"])

@@ -72,10 +72,9 @@ class _Chain:
         self.graph = graph
         if graph.tp != 1:
             raise InputError(f"it was traced at tp={graph.tp}; figures need tp=1")
-        if graph.state:
+        if changed := graph.state + graph.clamped:
             raise InputError(
-                f"its forward updates and reads {graph.state[0]}, so that data-parallel replicas "
-                "would compute different values"
+                f"its forward updates and reads {changed[0]}, which layouts do not describe"
             )
         if graph.branches:
             fork = next(b for b in graph.branches if b.consumers != (b.producer + 1,))

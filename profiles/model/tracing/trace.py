@@ -142,6 +142,7 @@ def trace_graph(
         why_not_cuttable=lone,
         branches=traced.branches(),
         state=tuple(run.state),
+        clamped=run.clamped,
     )
 
 

@@ -82,6 +82,7 @@ class TracedPass:
     gradients    storage of a tensor between blocks -> storages of its gradient
     state        state that the forward changes and computes with -> its first and last block
     units        paths of modules that a stage runs as a whole
+    clamped      weights that their own layers clamp
     drawn        [True] if a random number was drawn outside torch
     """
 
@@ -107,6 +108,7 @@ class TracedPass:
     gradients: dict[int, set[int]] = field(default_factory=dict)
     state: dict[str, tuple[int, int]] = field(default_factory=dict)
     units: set[str] = field(default_factory=set)
+    clamped: tuple[str, ...] = ()
     drawn: list[bool] = field(default_factory=list)
     _failing: tuple[BaseException | None, str] = (None, "")  # an error and its module
 
@@ -169,6 +171,7 @@ class TracedPass:
                 check_loss(loss)
                 del output
                 self.state = watch.state(self.entries, self._uses())
+                self.clamped = tuple(watch.clamped)
                 self._note_saved()
                 if backward:
                     self.recorder.phase = Phase.BACKWARD

@@ -42,6 +42,7 @@ class StateWatch:
         self._weights = {p.untyped_storage()._cdata: name for name, p in named if not p.is_meta}
         # Weights that the forward writes to -> modules that clamp their own, otherwise "".
         self._changed: dict[str, set[str]] = defaultdict(set)
+        self.clamped: list[str] = []
         self._written: set[str] = set()
         self._read: set[str] = set()
         self._touched: dict[str, set[int]] = defaultdict(set)
@@ -93,7 +94,8 @@ class StateWatch:
     ) -> dict[str, tuple[int, int]]:
         """Description of each buffer and weight that was changed and used -> its first and last
         segment; call it after the forward. Changed weights span all segments, since any code may
-        read them, unless a module inside a block limits its own to a range, which may be repeated.
+        read them; if only a module inside one block limits them to a range, as every copy does,
+        they are `clamped`.
 
         entries  of the segments;  uses  segments that use each weight
         """
@@ -106,7 +108,10 @@ class StateWatch:
         above = modules_above(entries)
         for name in (name for name in self._weights.values() if name in self._changed):
             own = range(len(entries)) if self._changed[name] & above else uses[name]
-            found[f"the weight {name}"] = (min(own), max(own))
+            if len(own) == 1 and "" not in self._changed[name]:
+                self.clamped.append(name)
+            else:
+                found[f"the weight {name}"] = (min(own), max(own))
         return found
 
     def _of(self, x: Tensor) -> frozenset[str]:
