@@ -253,3 +253,35 @@ class Sharing(nn.Module):
 
 def sharing() -> Made:
     return classified(Sharing())
+
+
+class Keeping(Stacked):
+    """Layers keep a penalty, which the model adds up behind them, as libraries of experts do."""
+
+    class Layer(Mlp):
+        penalty: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = super().forward(x)
+            self.penalty = out.square().mean()
+            return out
+
+    def __init__(self) -> None:
+        super().__init__(self.Layer)
+        self.layers = nn.ModuleList(self.Layer() for _ in range(7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = super().forward(x)
+        return scores + sum(layer.penalty for layer in self.layers)
+
+
+def keeping() -> Made:
+    return classified(Keeping())
+
+
+def compiled() -> Made:
+    """torch.compile of the model, and of its layers in both ways."""
+    model = Stacked()
+    model.layers[0] = torch.compile(model.layers[0])
+    model.layers[1].compile()
+    return classified(torch.compile(model))

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from executor.compiled_units import CompiledUnit
+from profiles.model.building.build import build_model
+from profiles.model.loaders import resolve_model
 from simulator.values.plan import Recompute
 from simulator.values.runnable import why_not_runnable_plan
 from tests.executor.cases import (
     CNN_ENTRIES,
     GPT2_ENTRIES,
     LLAMA_ENTRIES,
+    every_block_a_stage,
     make_plan,
     run_job,
     write_models,
@@ -45,6 +48,16 @@ def test_compiled_stages_have_the_gradients_of_the_unsplit_model(
     assert worst_error(plan, units) <= TOLERANCE
     assert len(units) >= len(entries)
     assert {path: unit.why_eager for path, unit in units.items() if unit.why_eager} == {}
+
+
+def test_a_model_under_torch_compile_is_planned_and_run_without_it() -> None:
+    """Its stages ended in an internal error of torch."""
+    name = "tests.executor.replay_zoo:compiled"
+    built = build_model(resolve_model(name), micro_batch=2, sequence_length=1)
+    assert [path for path, _ in built.module.layers.named_children()] == ["0", "1", "2"]
+    assert not any("_orig_mod" in path for path, _ in built.module.named_modules())
+    assert any("`run --compile`" in said for said in built.assumptions)
+    assert worst_error(every_block_a_stage(name, 3)) <= TOLERANCE
 
 
 def test_compiled_units_of_two_processes(tmp_path: Path) -> None:

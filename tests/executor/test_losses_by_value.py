@@ -107,6 +107,13 @@ def test_why_a_model_is_not_cut_is_said_where_a_pipeline_is_asked_for() -> None:
         shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, pp=2)
 
 
+def test_what_a_layer_keeps_for_others_stays_in_its_stage() -> None:
+    """The trace failed, because skipped layers kept nothing, and another stage would."""
+    plan = every_block_a_stage("tests.executor.replay_zoo:keeping", 3)
+    assert plan.block_entries == ("", "layers.0")
+    assert worst_error(plan) <= 1e-5
+
+
 def test_layers_that_change_their_own_weights_are_cut() -> None:
     """As Gemma 3n's, which limits them to a range. A write by code between the blocks is still one
     block: another stage would not see it."""

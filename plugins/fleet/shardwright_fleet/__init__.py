@@ -4,8 +4,8 @@ from shardwright.plugins.plugin import Command, Plugin
 
 _FLEET = Command(
     help=(
-        "Schedule several training runs on shared clusters: nodes, times and plan of each run, "
-        "lateness and cost, and what to buy next."
+        "Schedule several training runs on shared clusters. Shows nodes, times and plan of each "
+        "run, lateness and cost, and what to buy next."
     ),
     module="shardwright_fleet.command",
     function="fleet",

@@ -5,16 +5,16 @@ from shardwright.plugins.plugin import Command, Hook, Plugin
 
 _HELP = {
     "import": (
-        "Read the configuration or logs of another framework (Megatron-LM, torchtitan, DeepSpeed, "
-        "accelerate, nanotron, MaxText, NeMo and others) without running it."
+        "Read the configuration or logs of another framework without running it. Megatron-LM, "
+        "torchtitan, DeepSpeed, accelerate, nanotron, MaxText, NeMo and others are known."
     ),
     "export": (
-        "Write the files that run a plan with a framework and a launcher, with the expected first "
-        "steps and the cost of what the framework cannot express."
+        "Write the files that run a plan with a framework and a launcher. They say what to expect "
+        "of the first steps, and the cost of what the framework cannot express."
     ),
     "check": (
-        "Judge configurations of other frameworks: cannot start, does not fit, keys without "
-        "effect, slower than the best layout; or compare one with its plan (--against)."
+        "Judge configurations of other frameworks, or compare one with its plan (--against). "
+        "Reports what cannot start or does not fit, keys without effect, and faster layouts."
     ),
     "watch": "Compare the log of a running training with its plan, and report deviations.",
 }

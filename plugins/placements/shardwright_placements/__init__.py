@@ -4,8 +4,8 @@ from shardwright.plugins.plugin import Command, Plugin
 
 _SHARD = Command(
     help=(
-        "Split every op of a model, or of one block, over a mesh of devices: DTensor placements "
-        "with a bound, compared with Megatron's layout. `run` applies the file."
+        "Split every op of a model, or of one block, over a mesh of devices. Writes DTensor "
+        "placements with a bound, compared with Megatron's layout; `run` applies the file."
     ),
     module="shardwright_placements.command",
     function="shard",

@@ -140,6 +140,7 @@ def _from_factory(
     module, inputs = made[0], made[1]
     if not isinstance(module, nn.Module):
         raise ModelError(f"{spec.factory}() must return {wanted}; the first is {type(module)}")
+    module, eager = _eager(module)
     call, inputs = _call_of(module, inputs)
     if not inputs:
         raise ModelError(
@@ -155,6 +156,7 @@ def _from_factory(
     )
     assumptions = [_ASSUMED_LOSS] if len(made) == 2 else []
     assumptions += [_NO_CACHE] if _without_cache(module) else []
+    assumptions += [] if eager else [_EAGER]
     if tokens is None and (tokens := evident_tokens(inputs)) is not None:
         assumptions.append(
             f"a sample is {tokens} tokens: the inputs are whole numbers [batch, {tokens}] "
@@ -290,6 +292,20 @@ def to_meta(
                 table[name] = made[id(x)][1]  # type: ignore[assignment] # of the same type
 
 
+def _eager(module: nn.Module) -> tuple[nn.Module, bool]:
+    """The module without torch.compile of it and of its parts, and whether there was none."""
+    eager = not hasattr(module, "_orig_mod")
+    module = getattr(module, "_orig_mod", module)
+    for part in module.modules():
+        eager = eager and part._compiled_call_impl is None
+        part._compiled_call_impl = None
+        for name, child in part._modules.items():
+            eager = eager and not hasattr(child, "_orig_mod")
+            part._modules[name] = getattr(child, "_orig_mod", child)
+    return module, eager
+
+
+_EAGER = "torch.compile of the model is left out: `run --compile` compiles each unit of a stage"
 _ASSUMED_LOSS = (
     "the loss is the model's own where its output is a dictionary with `loss`, else the mean "
     "square of the outputs (the factory's third and fourth value)"

@@ -97,7 +97,7 @@ def trace_graph(
             run = again()
             try:
                 run.trace(fakes, target, backward=backward)
-                inside = _within_state(run) | _differentiated(run) | _not_replayed(run)
+                inside = _within_state(run) | _differentiated(run) | _kept(run) | _not_replayed(run)
                 assumed = _assumed_in(like, run.entries)
                 if not inside and assumed is None:
                     assumed = set()
@@ -183,6 +183,19 @@ def _differentiated(run: TracedPass) -> dict[str, str]:
         for path, (first, last) in run.recorder.differentiated.items()
         for entry in run.entries[first + 1 : last + 1]
     }
+
+
+def _kept(run: TracedPass) -> dict[str, str]:
+    """Entries between a block with a tensor kept on a module and the last block that reads it:
+    other stages receive outputs of modules only."""
+    found: dict[str, str] = {}
+    for producer, consumer, number in sorted(run.recorder.crossings):
+        record = run.recorder.storages[number]
+        inside = (u for u in run.units if f"{record.module}.".startswith(f"{u}."))
+        if not record.handed_on and (unit := next(inside, "")):
+            why = f"{unit} keeps a tensor that code behind its block reads (return it)"
+            found |= dict.fromkeys(run.entries[producer + 1 : consumer + 1], why)
+    return found
 
 
 def _not_replayed(run: TracedPass) -> dict[str, str]:

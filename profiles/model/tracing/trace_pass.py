@@ -81,6 +81,7 @@ class TracedPass:
     given        modules that change a list or dictionary among their arguments
     gradients    storage of a tensor between blocks -> storages of its gradient
     state        state that the forward changes and computes with -> its first and last block
+    units        paths of modules that a stage runs as a whole
     drawn        [True] if a random number was drawn outside torch
     """
 
@@ -105,6 +106,7 @@ class TracedPass:
     given: GivenWatch = field(default_factory=GivenWatch)
     gradients: dict[int, set[int]] = field(default_factory=dict)
     state: dict[str, tuple[int, int]] = field(default_factory=dict)
+    units: set[str] = field(default_factory=set)
     drawn: list[bool] = field(default_factory=list)
     _failing: tuple[BaseException | None, str] = (None, "")  # an error and its module
 
@@ -174,8 +176,10 @@ class TracedPass:
             except ShardwrightError:
                 raise
             except Exception as error:
-                if self.skipped and needs_values(error):
-                    raise NotRepeated from error  # code reads the weights of a skipped module
+                usual = opposite < 0 and not uneven and not draws
+                if self.skipped and (usual or needs_values(error)):
+                    # Code may read weights or new attributes of a skipped module.
+                    raise NotRepeated from error
                 known = self._failing[0] is error
                 place = self._failing[1] if known else self.recorder._path[-1]
                 place = place or "the model itself"
@@ -338,6 +342,7 @@ class TracedPass:
         self.recorder.leave_module()
         self.given.leave(path)
         if torch._C._functorch.peek_interpreter_stack() is None and self._is_unit(path, module):
+            self.units.add(path)
             self.recorder.note_handed_on(tree_leaves(output))
         if isinstance(output, Tensor) and self.sharding.rule_of(path) in ("row", TABLE):
             size = output.numel() * output.element_size()

@@ -35,6 +35,7 @@ class StorageRecord:
 
     weighted  its content depends on parameters (with a gradient or not)
     node      number of the autograd node whose backward allocated it; None in the forward
+    handed_on  output of a module that a stage runs as a whole
     """
 
     number: int
@@ -44,6 +45,7 @@ class StorageRecord:
     alive: bool = True
     weighted: bool = True
     node: int | None = None
+    handed_on: bool = False
 
 
 @dataclass(slots=True)
@@ -283,7 +285,7 @@ class Recorder(TorchDispatchMode):
         for x in outputs:
             record = self.storage_of(x) if isinstance(x, Tensor) else None
             if record is not None and self.phase is Phase.FORWARD:
-                record.weighted = True
+                record.weighted = record.handed_on = True
 
     def _note_product(self, op: Op, tensors: list[Tensor], segment: Segment) -> None:
         if op.kind not in (OpKind.MATMUL, OpKind.CONV) and op.name != "embedding":

@@ -118,7 +118,7 @@ def test_errors_are_those_of_the_command_line(name: str, address: dict[str, str]
     else:
         status, _, said_there = typed(page)
         assert status != 0
-    assert " ".join(text.split()) in " ".join(re.sub(r"[│╭╮╰╯─]", " ", said_there).split())
+    assert " ".join(text.split()) in " ".join(said_there.split())
     # The page stays usable: the right value gives an answer or the next error.
     assert page.text_input
 

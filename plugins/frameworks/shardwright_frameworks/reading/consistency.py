@@ -9,6 +9,7 @@ from shardwright_frameworks.configs.command_options import whole
 from shardwright_frameworks.frameworks.megatron import UNEVEN
 from shardwright_frameworks.shell.text_marks import Place, unknown_numbers, without_place_marks
 from shardwright_frameworks.shell.variables import Variable
+from simulator.schedules.schedule import schedule_kind, schedule_names
 
 _WORLD = ("WORLD_SIZE", "NUM_GPUS", "NGPUS", "N_GPUS", "TOTAL_GPUS", "NUM_DEVICES", "NPROC")
 _NODES = ("NNODES", "NUM_NODES", "N_NODES", "NODES", "NODE_NUM", "NUM_WORKERS", "WORKER_CNT")
@@ -212,6 +213,7 @@ def _shares(collected: Collected) -> None:
                 impossible=True,
             )
     _expert_groups(collected)
+    _expert_schedule(collected)
     _without_effect(collected)
     ep, experts = collected.count("ep"), collected.count("model.num_experts")
     open_ = any("experts" in each.option for each in collected.unresolved)
@@ -244,6 +246,27 @@ def _expert_groups(collected: Collected) -> None:
             f"({devices} devices / pp {pp})",
             collected.place("ep"),
             collected.place("pp") or collected.place("devices") or collected.place("nodes"),
+            impossible=True,
+        )
+
+
+def _expert_schedule(collected: Collected) -> None:
+    """A schedule that hides the messages of experts needs experts on several ranks, not run again
+    in the backward; its framework refuses others."""
+    placed = collected.placed.get("schedule")
+    ep, recompute = collected.count_or_default("ep"), str(collected.get("recompute"))
+    if placed is None or ep is None or str(placed.value) not in schedule_names():
+        return
+    if not schedule_kind(str(placed.value)).suits(ep=ep, recompute=recompute):
+        axis = "ep" if ep == 1 else "recompute"
+        needs = "ep of 2 or more" if ep == 1 else "experts that are not computed again"
+        value = ep if ep == 1 else recompute
+        collected.report_contradiction(
+            "schedule",
+            f"{placed.option} ({placed.place}) needs {needs}; {axis} {value} "
+            f"({collected.place(axis) or 'default'})",
+            placed.place,
+            collected.place(axis),
             impossible=True,
         )
 

@@ -84,6 +84,12 @@ def test_keys_without_effect_are_named(tmp_path: Path) -> None:
     }
 
 
+_OVERLAP = (
+    "--overlap-moe-expert-parallel-comm --pipeline-model-parallel-size 4 "
+    "--num-layers-per-virtual-pipeline-stage 4"
+)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -92,6 +98,12 @@ def test_keys_without_effect_are_named(tmp_path: Path) -> None:
             "does not divide the 8 ranks of a stage (64 devices / pp 8)",
         ),
         ("--tensor-model-parallel-size 3", "tp 3"),
+        (f"{_OVERLAP} --num-experts 64", "needs ep of 2 or more; ep 1 (default)"),
+        (
+            f"{_OVERLAP} --num-experts 64 --expert-model-parallel-size 8 "
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+            "needs experts that are not computed again; recompute full",
+        ),
     ],
 )
 def test_a_layout_that_cannot_start_is_a_contradiction(
