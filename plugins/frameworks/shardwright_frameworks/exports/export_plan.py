@@ -46,7 +46,8 @@ def export_plan(planned: PlannedRun, target: str, *, launcher: str = "torchrun")
         raise UnknownNameError("launcher", launcher, tuple(LAUNCHERS), where="--launcher")
     if planned.only_here and found.export is not export_executor:
         raise InputError(
-            f"--to {target}: {planned.only_here}; our own executor runs this plan (--to torchrun)"
+            f"--to {target}: {planned.only_here}. Such a plan "
+            "runs on our own executor (--to torchrun)"
         )
     exported = found.export(planned)
     costs = cost_of_gaps(planned, exported.unexpressed)
