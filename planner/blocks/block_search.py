@@ -154,17 +154,14 @@ def _one_replica(space: Axes, context: LayoutContext) -> Axes:
 
 
 def _not_gathered_twice(space: Axes, traced: Traced) -> Axes:
-    """The space without ZeRO 3 if layers clamp weights: the weights that ZeRO 3 gathers again for
-    the backward are not clamped. Raises InputError if no other stage is allowed."""
-    clamped = traced.at(2, 1).clamped
-    if not clamped:
+    """The space without ZeRO 3 if layers clamp weights. Raises InputError if no other stage is
+    allowed."""
+    why = traced.at(2, 1).why_not_zero_3
+    if not why:
         return space
     others = tuple(zero for zero in range(3) if space.allows("zero", zero))
     if not others:
-        raise InputError(
-            f"--zero 3: the forward clamps the weight {clamped[0]}, which ZeRO 3 would undo before "
-            "the backward; use --zero 0,1,2"
-        )
+        raise InputError(f"--zero 3: {why}; use --zero 0,1,2")
     return replace(space, zero=others)
 
 
@@ -177,7 +174,10 @@ def _context(traced: Traced, cluster: Cluster, workload: Workload) -> LayoutCont
             "evenly loaded, half of a mask of which nothing is known, labels of full length"
         )
     if graph.clamped:
-        assumed.append(f"ZeRO is at most 2: the forward clamps the weight {graph.clamped[0]}")
+        assumed.append(
+            f"the forward clamps the weight {graph.clamped[0]}: ZeRO is at most 2; with ZeRO or "
+            "bf16 a step computes with clamped copies, and the stored weight may leave the range"
+        )
     if values := dict.fromkeys(block.label for block in graph.blocks if block.assumed_values):
         assumed.append(
             f"what runs in {', '.join(values)} hangs on values: `all()` is taken to hold and "

@@ -375,6 +375,16 @@ class ModelGraph:
         return not self.why_not_cuttable
 
     @property
+    def why_not_zero_3(self) -> str:
+        """Why no plan has ZeRO 3, or ""."""
+        if not self.clamped:
+            return ""
+        return (
+            f"the forward clamps the weight {self.clamped[0]}, which ZeRO 3 would undo before the "
+            "backward"
+        )
+
+    @property
     def blocks(self) -> tuple[Block, ...]:
         """The block at each position of the chain."""
         return tuple(self.kinds[ref.kind] for ref in self.chain)

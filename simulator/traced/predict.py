@@ -177,6 +177,8 @@ def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> N
             f"the plan needs {len(plan.devices)} devices (pp {degrees.pp} x dp {degrees.dp} x tp "
             f"{degrees.tp}), cluster {cluster.name} has {cluster.num_devices}"
         )
+    if plan.zero_stage == 3 and (why := graph.why_not_zero_3):
+        raise InputError(f"zero_stage=3: {why}; plan with --zero 0,1,2")
     for index in _first_devices(plan):
         if plan.optimizer_offload and cluster.device_at(index).type == "cpu":
             raise InputError(

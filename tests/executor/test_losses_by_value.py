@@ -129,6 +129,10 @@ def test_layers_that_clamp_their_own_weights_are_cut_and_have_replicas(tmp_path:
         shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, zero=3)
     answer = shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, dp=2)
     assert any("ZeRO is at most 2" in said for said in answer.assumptions)
+    assert answer.plan is not None
+    by_hand = replace(answer.plan, zero_stage=3)
+    with pytest.raises(InputError, match="zero_stage=3: the forward clamps"):
+        shardwright.predict(by_hand, traced, "1x2xa100-sxm-40gb")
 
 
 @pytest.mark.parametrize("name", ["asking", "borrowing", "recasting"])
