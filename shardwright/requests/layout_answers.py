@@ -17,7 +17,7 @@ from planner.layout.layout_question import LayoutQuestion, coefficients_of
 from planner.layout.pareto import device_front, memory_front
 from planner.space import EXECUTOR
 from planner.tolerances import DEFAULT_FIT_RISK
-from profiles.errors import InfeasibleError, InputError, TraceError
+from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
@@ -33,7 +33,7 @@ from shardwright.requests.plan_choices import (
     step_optimizer,
 )
 from shardwright.requests.plan_request import PlanRequest, default_precision
-from shardwright.requests.plan_route import executor_space, figures_of, route_of
+from shardwright.requests.plan_route import executor_space, route_of
 from shardwright.requests.price_request import price_for
 from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
@@ -273,14 +273,9 @@ def none_fits(request: PlanRequest, refused: dict[str, str]) -> str:
 
 
 def why_no_layouts(request: PlanRequest) -> str:
-    """Reason why a request is searched block by block; "" if it is searched over layouts. With
-    `--stack torch`, a model that is no transformer of equal layers is the only reason."""
-    if request.options.stack == EXECUTOR:
-        try:
-            figures_of(request.options.model, request.options.seq)
-        except (InputError, TraceError) as error:
-            return str(error)
-    if request.options.stack:
+    """Reason why a request is searched block by block; "" if it is searched over layouts, as for
+    every framework but our own executor."""
+    if request.options.stack not in ("", EXECUTOR):
         return ""
     route = route_of(
         request.options.model,

@@ -97,7 +97,7 @@ def need_framework(options: PlanOptions, why: str = "") -> None:
     why  our executor is the only one that can answer
     """
     if flag := framework_flag(options):
-        raise InputError(
-            f"{flag} needs --stack: our own executor does not have this option"
-            + (f", and {why}" if why else "")
-        )
+        needs = "--stack: our own executor does not have this option"
+        if options.stack:
+            needs = "the search over layouts"
+        raise InputError(f"{flag} needs {needs}" + (f", and {why}" if why else ""))

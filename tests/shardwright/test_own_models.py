@@ -13,9 +13,11 @@ from profiles.errors import DocumentError, InputError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright import api
 from shardwright.cli import app
+from shardwright.options.plan_options import PlanOptions
+from shardwright.requests.layout_answers import why_no_layouts
 from shardwright.requests.named_model import sample_of
 from shardwright.requests.opened_plan import open_plan
-from shardwright.requests.plan_request import default_precision
+from shardwright.requests.plan_request import default_precision, plan_request
 from shardwright.requests.provenance import provenance
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
@@ -208,6 +210,21 @@ def test_the_answer_for_an_own_model_is_short() -> None:
     assert labels.index("Assumed") < 12
     longer = CliRunner().invoke(app, [*asked, "--explain"], catch_exceptions=False).output
     assert len(longer.splitlines()) > len(lines)
+
+
+def test_the_framework_torch_takes_the_search_that_no_framework_takes() -> None:
+    """On devices that only blocks are priced on, `--stack torch` ended in "unknown device"."""
+    reasons = [
+        why_no_layouts(
+            plan_request(
+                PlanOptions(model="gpt2", on=ON, global_batch=8, solver="dp", stack=stack),
+                profile=Path("none.json"),
+                today="2026-11-29",
+            )
+        )
+        for stack in ("", "torch", "megatron-core")
+    ]
+    assert reasons == [*["--solver dp is a solver of chains of blocks"] * 2, ""]
 
 
 def test_the_framework_torch_is_our_executor_for_any_model(tmp_path: Path) -> None:
