@@ -207,6 +207,14 @@ def test_a_cloud_s_node_is_counted_once() -> None:
         get_cluster("4x8xp5.48xlarge")
 
 
+@pytest.mark.parametrize("name", ["4090", "910b", "6000-ada"])
+def test_names_of_devices_that_begin_with_a_digit(name: str) -> None:
+    (group,) = get_cluster(f"2x8x{name}").groups
+    assert (group.count, group.devices_per_node) == (2, 8)
+    assert group.device == get_device(name)
+    assert get_cluster(f"8x{name}").num_devices == 8
+
+
 def test_mixed_devices_are_joined_by_plus() -> None:
     cluster = get_cluster("1x8xh100-sxm+1x8xa100")
     assert not cluster.homogeneous
