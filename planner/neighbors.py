@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from profiles.errors import ShardwrightError
-from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.hardware.catalogue.catalog import NAME_START, get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device
 from simulator.values.prediction import RankMemory
@@ -67,7 +67,7 @@ def fullest_term(memory: RankMemory, running: str = "working memory of one block
 
 
 _MOST_TIMES = 1024  # devices are doubled at most to so many times what was asked
-_NAMED = re.compile(r"^(?:(\d+)x)?(\d+)x([A-Za-z][\w.-]*)$")
+_NAMED = re.compile(rf"^(?:(\d+)x)?(\d+)x({NAME_START}[\w.-]*)$")
 
 
 @dataclass(frozen=True, slots=True)

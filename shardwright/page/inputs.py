@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from profiles.hardware.catalogue.catalog import NAME_START
 from shardwright.page.field_errors import FieldErrors, need_options
 from shardwright.page.fields import (
     Field,
@@ -20,7 +21,7 @@ from shardwright.page.fields import (
 from shardwright.reports.brief.brief_parts import words_html
 
 COLUMNS = 4
-_COUNTED = re.compile(r"^(?:(\d{1,6})x)?(\d{1,4}x[a-z][\w.@/-]*)$")
+_COUNTED = re.compile(rf"^(?:(\d{{1,6}})x)?(\d{{1,4}}x{NAME_START}[\w.@/-]*)$")
 _MOST_NODES = 100_000
 _NODES = "its nodes"
 

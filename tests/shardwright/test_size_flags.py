@@ -64,6 +64,10 @@ def test_devices_and_ranges():
         ("h100-sxm", 0),
         ("gb200", 8),
     ]
+    assert [(d.name, d.node_devices) for d in devices_of("4090,8x910b")] == [
+        ("4090", 0),
+        ("910b", 8),
+    ]
     found = range_of("16..2,048", "--nodes")
     assert (found.first, found.last) == (16, 2048)
     assert batches_of("512..4096") == (512, 1024, 2048, 4096)

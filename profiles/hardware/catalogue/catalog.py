@@ -43,7 +43,9 @@ CLUSTER_SCHEMA = "shardwright/cluster@1"
 
 _GIB = 2**30
 _SLICE = re.compile(r"^(?:tpu-?)?(v3|v4|v5p|v5e|v5litepod|v6e)-(\d+)$")
-_PART = re.compile(r"^(?:(\d+)x)?(?:(\d+)x)?([a-z][\w.-]*|\d{3,}[\w.-]*)$")  # 8x4090, too
+NAME_START = r"(?:[A-Za-z]|\d{3,})"
+"""How the name of a device begins, in a regular expression: `h100`, `4090`."""
+_PART = re.compile(rf"^(?:(\d+)x)?(?:(\d+)x)?({NAME_START}[\w.-]*)$")
 
 
 def scaled(number: Sourced, factor: float) -> Sourced:

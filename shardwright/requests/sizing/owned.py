@@ -11,12 +11,12 @@ from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.sizing_search import layout_question_of, layout_question_on, stack_named
 from profiles.errors import InputError
-from profiles.hardware.catalogue.catalog import get_cluster, node_design
+from profiles.hardware.catalogue.catalog import NAME_START, get_cluster, node_design
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.requests.sizing.sized import Sized
 from simulator.training_run.step.coefficients import shipped_coefficients
 
-_OWNED = re.compile(r"^(\d+)x([A-Za-z][\w.@/-]*)$")
+_OWNED = re.compile(rf"^(\d+)x({NAME_START}[\w.@/-]*)$")
 # Seconds that all searches here may take together.
 _LIMIT_S = 60.0
 # Shares of the batch that are tried, and bytes of a summed gradient.

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from planner.sizing.size_question import MINIMISED
 from profiles.errors import InputError, ShardwrightError, UnitError, UnknownNameError
+from profiles.hardware.catalogue.catalog import NAME_START
 from profiles.units import parse_probability, parse_quantity
 from shardwright.options.size_options import SizeOptions
 from simulator.training_run.run.documents import Lengths
@@ -17,7 +18,7 @@ from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
 T = TypeVar("T")
 OPTIMAL = "optimal"
-_ON = re.compile(r"^(?:(\d+)x)?([A-Za-z][\w.@/-]*)$")
+_ON = re.compile(rf"^(?:(\d+)x)?({NAME_START}[\w.@/-]*)$")
 _RANGE = re.compile(r"^(\d+)(?:\.\.(\d+))?$")
 MOST_DEVICES = 32768
 """Largest number of devices to consider without a flag."""
