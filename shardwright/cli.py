@@ -179,7 +179,7 @@ def _run() -> None:
             sys.exit(2)
         usage = getattr(error, "format_message", None)
         if usage is not None:
-            _complain(usage())
+            _complain(usage().replace("Value error, ", ""))  # pydantic's, through typer
             sys.exit(2)
         if os.environ.get("SHARDWRIGHT_TRACEBACK"):
             raise

@@ -118,6 +118,13 @@ def test_four_devices_are_too_few_and_the_answer_says_what_fits() -> None:
     assert "no layout of llama-3.1-70b fits on 4xh100-sxm" in done.stderr
 
 
+def test_a_wrong_choice_is_an_error_in_our_words() -> None:
+    done = shardwright("plan", "gpt2", "--on", "2xh100-sxm", "--optimizer", "adam")
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert said.startswith("error: Invalid value for '--optimizer': 'adam' is not one of 'adamw'")
+
+
 def test_comparing_files(tmp_path: Path) -> None:
     plan, run = tmp_path / "plan.json", tmp_path / "run.json"
     write_document(plan, answer(), schema=PLAN_SCHEMA)
