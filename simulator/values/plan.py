@@ -111,15 +111,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         degrees = self.degrees
-        if self.optimizer_offload and not (self.zero_stage and self.pipelines is None):
+        if self.optimizer_offload and (why := self._why_no_shards()):
             raise InputError(
                 "optimizer_offload=true keeps sharded states in host memory (fully_shard), and "
-                + (
-                    f"zero_stage={self.zero_stage} shards none; use zero_stage 1, 2 or 3"
-                    if self.pipelines is None
-                    else "unequal replicas do not run with fully_shard; use equal ones"
-                )
-                + ", or optimizer_offload=false"
+                f"{why}, or optimizer_offload=false"
             )
         if self.pipelines is not None:
             self._check_pipelines(self.pipelines)
@@ -167,6 +162,11 @@ class Plan:
                 f"global batch {self.workload.global_batch} is not a multiple of dp {degrees.dp} x "
                 f"micro-batch {self.micro_batch} = {per_replica}"
             )
+
+    def _why_no_shards(self) -> str:
+        if self.pipelines is not None:
+            return "unequal replicas do not run with fully_shard; use equal ones"
+        return "" if self.zero_stage else "zero_stage=0 shards none; use zero_stage 1, 2 or 3"
 
     def _check_pipelines(self, pipelines: tuple[Pipeline, ...]) -> None:
         if not pipelines:

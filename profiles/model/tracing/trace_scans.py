@@ -22,7 +22,7 @@ from profiles.model.graph import MatmulShape
 from profiles.model.tracing.trace_fused import fake_op
 
 # The backward of a scan runs the forward again, then both recurrences (arXiv 2312.00752, section
-# 3.3.2); that of Mamba-2 has 8 products for 3 (simulator/training_run/work/state_work.py).
+# 3.3.2); that of Mamba-2 has 8 products for 3 (state_work.py of the simulator).
 _BACKWARD = 3
 # FLOPs per element, state and token of the selective scan (arXiv 2312.00752, appendix D), and per
 # element and token of RWKV's (counted in rwkv_linear_attention_cpu of transformers 5.23).
