@@ -97,9 +97,8 @@ def measure_machine(
     """This machine as a cluster of `num_devices` devices named `local`, with every measured point.
 
     date      ISO date of the measurement
-    of_transformers  measures only what a transformer in fp32 needs beside its own blocks, if these
-              are measured in place: no 16-bit ops, which some CPUs run seven times slower, and no
-              convolutions, recurrences and single ops
+    of_transformers  without 16-bit ops, which some CPUs run seven times slower, convolutions,
+              recurrences and single ops: enough for a transformer in fp32 with measured blocks
     progress  called with (done, total, label); total is exact
     kept      file with the finished parts of an interrupted measurement of the same day, which is
               continued; the caller deletes it once the result is saved
