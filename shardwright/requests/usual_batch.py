@@ -1,4 +1,4 @@
-"""Sequences per step of `plan` and `size` if the request gives none, and of requests that give many."""
+"""Sequences per step of `plan` and `size`: if the request gives none, and if it gives very many."""
 
 from __future__ import annotations
 
