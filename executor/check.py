@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +42,25 @@ def check_gradients(
 
     Raises RunError if the loss of the unsplit model is not finite.
     """
+    with without_autocast():
+        return _checked(plan, spec, mesh, device, backend)
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Regions of the model under torch.autocast compute as the others: the rounding of 16 bits is
+    100 times the tolerance."""
+    setter = torch.set_autocast_enabled
+    torch.set_autocast_enabled = lambda *_: None
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled = setter
+
+
+def _checked(
+    plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, backend: str
+) -> GradientCheck:
     for dtype in EXACT:
         reference_loss, reference = reference_gradients(plan, spec, device, dtype)
         if not math.isfinite(reference_loss) or not all_finite(list(reference.values())):

@@ -222,10 +222,10 @@ class Rank:
         """Compute the gradients of the global batch's mean loss. Returns the loss on ranks that
         compute it, as a tensor on the device, since reading it makes the host wait."""
         loss = self.pipeline.step(self.given) if self.pipeline else self._accumulated()
-        sum_shared_gradients(self._held, self.plan, self.mesh)
         with self.recorder.action("data_parallel"):
             for stage in self.stages.values():
                 stage.replicas.finish()
+            sum_shared_gradients(self._held, self.plan, self.mesh)
         if self._ties:
             with self.recorder.action("tied"):
                 self._sum_tied_gradients()

@@ -37,6 +37,14 @@ class Kind(StrEnum):
     MIXED = "two device types"
 
 
+# The share of the questions that each kind has.
+_WEIGHTS = {
+    Kind.FRAMEWORK: 4,
+    Kind.EXECUTOR: 4,
+    Kind.BLOCKS: 3,
+    Kind.PROFILED: 2,
+    Kind.MIXED: 2,
+}
 _MODELS = {
     Kind.FRAMEWORK: ("llama-3.1-8b", "mixtral-8x7b", "gpt2", "tiny-llama-demo", _CONFIG),
     Kind.EXECUTOR: ("tiny-llama-demo", _CONFIG, *_FACTORIES),
@@ -128,13 +136,12 @@ def traced_for(question: Question) -> TracedModel:
 
 
 def answered_questions(seed: int, count: int) -> Iterator[CachedAnswer]:
-    """`count` questions that have a plan, of each kind as many; those whose pins contradict each
-    other are left out."""
+    """`count` questions that have a plan; those whose pins contradict each other are left out."""
     rng = random.Random(seed)
-    kinds = list(Kind)
+    kinds, weights = list(_WEIGHTS), list(_WEIGHTS.values())
     found = 0
     while found < count:
-        question = _drawn(rng, kinds[found % len(kinds)])
+        question = _drawn(rng, rng.choices(kinds, weights)[0])
         answer = _answer(question)
         if answer is not None:
             found += 1

@@ -21,7 +21,7 @@ from tests.equality.questions import CachedAnswer, Kind, Question, answered_ques
 from tests.equality.routes import Difference, NotApplicable, Numbers, differences, in_the_answer
 
 SEED = 20261124
-FEW, MANY = 30, 500
+FEW, MANY = 60, 500
 Route = Callable[[CachedAnswer], Numbers]
 _PRINTED_DIGITS = 6
 _SHOWN = 12
