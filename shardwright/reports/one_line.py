@@ -27,13 +27,13 @@ def one_line(label: str, *parts: str, style: str = "", bold: bool = False) -> Te
     return Text.assemble((label, "bold" if bold else style), (line, style))
 
 
-# Required packages, and a batch that may have been meant in tokens.
+# Required packages, and a batch that was probably meant in tokens.
 _FIRST = ("(install ", "--global-batch counts")
 
 
 def some_of(sentences: Sequence[str], room: int) -> str:
-    """The sentences that fit, those of `_FIRST` before others, without what they have in brackets,
-    and the number of the others."""
+    """The sentences that fit, without their parts in brackets, and the number of the others; those
+    of `_FIRST` precede."""
     ordered = sorted(sentences, key=lambda said: not any(words in said for words in _FIRST))
     short = [re.sub(r" \([^()]*\)", "", sentence) for sentence in ordered]
     more = f"; {len(short)} more (--explain)"
