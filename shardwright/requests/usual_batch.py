@@ -53,8 +53,8 @@ def usual_batch(model: str, parameters: float, seq_len: int, *, adapters: bool) 
 
 
 def notes_on_batch(sequences: int, seq_len: int) -> tuple[str, ...]:
-    """A note if a step has ten times as many tokens as any published run: was the batch meant in
-    tokens?"""
+    """A note if a step has ten times as many tokens as in any published run, which suggests a batch
+    in tokens."""
     tokens = sequences * seq_len
     if tokens < _MANY_TOKENS:
         return ()
