@@ -45,6 +45,19 @@ class Block(nn.Module):
         return self.change(x) + self.mlp(self.norm(x))
 
 
+class Scaled(Block):
+    """A block whose scale is computed from its weight, as Gemma's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, tokens, features] as given."""
+        y: Tensor = self.norm(x) * (1.0 + self.scale.float())
+        return x + self.mlp(y + self.shift)
+
+
 class Gated(Mlp):
     """Reads the number of tokens before it is split; its gate is whole on every rank."""
 
@@ -120,6 +133,11 @@ def test_the_first_block_splits_tokens_and_the_last_one_joins_them() -> None:
         ("blocks.*.norm.bias", "sum_gradient"),
         ("blocks.*.norm.weight", "sum_gradient"),
     )
+
+
+def test_a_weight_behind_other_functions_has_its_gradient_summed() -> None:
+    rules = found(Scaled).rules
+    assert {("blocks.*.scale", "sum_gradient"), ("blocks.*.shift", "sum_gradient")} <= {*rules}
 
 
 @pytest.mark.parametrize(

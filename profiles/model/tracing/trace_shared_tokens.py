@@ -175,7 +175,8 @@ class _ShareOfTokens(Watch):
         self._found = _Tokens(self._argument)
         self._on_whole: set[str] = set()
         named = self.module.named_parameters(remove_duplicate=False)
-        self._names = {id(p): name for name, p in named}
+        # id of a weight, or of a tensor that is computed from some -> (it, names)
+        self._weights = {id(p): (p, frozenset([name])) for name, p in named}
         for path in gathering:
             child = self.module.get_submodule(path)
             child.forward = self._gathering(path, child.forward)
@@ -242,10 +243,15 @@ class _ShareOfTokens(Watch):
         given = tensors((args, kwargs))
         place = f"{self._place}.{path}" if path else self._place
         on_share = any(self._whole_of(x) is not None for x in given)
-        weights = {self._names[id(x)] for x in given if id(x) in self._names}
-        (self._found.summed if on_share else self._on_whole).update(weights)
+        read = [self._weights[id(x)][1] for x in given if id(x) in self._weights]
+        weights: frozenset[str] = frozenset().union(*read)
         out = func(*args, **kwargs)
         made = made_by(name, args, out)
+        if on_share:
+            self._found.summed |= weights
+        else:
+            self._weights |= {id(x): (x, weights) for x in made}
+            self._on_whole |= weights if len(read) < len(given) else set()
         if not made:
             return out
         values = self._next(name, place)
