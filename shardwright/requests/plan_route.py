@@ -124,10 +124,11 @@ def executor_space(space: Axes, figures: Transformer, *, tokens: int = 0) -> Axe
     able = [tp for tp in able if tokens % tp == 0]
     allowed = tuple(tp for tp in able if space.allows("tp", tp))
     if not allowed:
+        shared = f", and {tokens} tokens with --sequence-parallel," if tokens else ""
         raise InputError(
             f"--tp {','.join(map(str, space.tp or ()))}: our executor splits {heads} heads of "
-            f"queries and {keys} of keys evenly; tp can be {', '.join(map(str, able))}, or name "
-            "another framework (--stack)"
+            f"queries and {keys} of keys{shared} evenly; tp can be {', '.join(map(str, able))}, or "
+            "name another framework (--stack)"
         )
     return replace(space, tp=allowed)
 
