@@ -32,7 +32,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
 from profiles.hardware.probe.fingerprint import available_memory_bytes
 from profiles.hardware.probe.measured_blocks import with_blocks
-from profiles.hardware.probe.probe_reference import combined_references, time_references
+from profiles.hardware.probe.probe_reference import KERNELS, combined_references, time_references
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec
@@ -122,7 +122,8 @@ class BlockProbe:
         """
         plan = self.pipeline_plan(micro_batch)
         halved = replace(plan, schedule="zb-h1")
-        (whole, halves), references = self._timed({plan: num_steps, halved: max(2, num_steps // 3)})
+        steps = {plan: num_steps, halved: max(2, num_steps // 3)}
+        (whole, halves), references = self._timed(steps, references=True)
         graph = self.traced.at(micro_batch, 1)
         shares = weight_shares(graph, halves)
         points = [
@@ -165,15 +166,17 @@ class BlockProbe:
             )
 
     def _timed(
-        self, plans: Mapping[Plan, int]
+        self, plans: Mapping[Plan, int], *, references: bool = False
     ) -> tuple[list[list[RankLog]], tuple[ReferencePoint, ...]]:
-        """The logs of all ranks for each plan, and the machine's speed before and after."""
+        """The logs of all ranks for each plan, and with `references` the machine's speed before and
+        after."""
         if min(plans.values()) < 1:
             raise InputError(f"measuring blocks needs at least one step, got {min(plans.values())}")
         job = {
             "spec": encode(self.spec),
             "plans": [encode(plan) for plan in plans],
             "num_steps": list(plans.values()),
+            "references": references,
         }
         answers = run_workers(
             "executor.probe_pipeline:run_pipelines",
@@ -194,8 +197,8 @@ class BlockProbe:
                 _ATTEMPTS,
             )
         points = tuple[ReferencePoint, ...]
-        references = [decode(points, a["references"], where="references") for a in answers]
-        return logs, combined_references(references)
+        speeds = [decode(points, a["references"], where="references") for a in answers]
+        return logs, combined_references(speeds)
 
     def pipeline_plan(self, micro_batch: int) -> Plan:
         """1F1B over all devices in stages of about equal time, two micro-batches per device."""
@@ -283,7 +286,8 @@ def run_pipelines(job: Mapping[str, Any], reporter: Callable[..., None]) -> dict
     if torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
     logs = []
-    before = time_references(barrier=dist.barrier)
+    kernels = KERNELS if job["references"] else ()
+    before = time_references(barrier=dist.barrier, kernels=kernels)
     for index, plan in enumerate(plans):
         for _ in range(1 if index else _ATTEMPTS):
             recorder = BlockRecorder()
@@ -304,5 +308,5 @@ def run_pipelines(job: Mapping[str, Any], reporter: Callable[..., None]) -> dict
                 break
         logs.append(encode(log))
         dist.barrier()
-    references = combined_references([before, time_references(barrier=dist.barrier)])
-    return {"logs": logs, "references": encode(references)}
+    after = time_references(barrier=dist.barrier, kernels=kernels)
+    return {"logs": logs, "references": encode(combined_references([before, after]))}

@@ -13,8 +13,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from planner.axes import AXES, NO_PIPELINE, Axes, flag_of
 from planner.broken_rule import broken_rule
 from planner.run_option import RunOption
@@ -140,8 +138,8 @@ def _values(
     degrees = [axis for axis in freed if axis not in _CHOICES]
     found = set[Values]()
     for meshes, choices in _legal(_without(axes, freed), space):
-        rows = np.stack([getattr(meshes, axis) for axis in degrees], axis=1) if degrees else None
-        of_meshes = [()] if rows is None else map(tuple, np.unique(rows, axis=0).tolist())
+        columns = [getattr(meshes, axis).tolist() for axis in degrees]
+        of_meshes = set(zip(*columns, strict=True)) if degrees else {()}
         of_choices = {tuple(each[_CHOICES.index(axis)] for axis in chosen) for each in choices}
         for pair in itertools.product(of_meshes, of_choices):
             value = dict(zip((*degrees, *chosen), itertools.chain(*pair), strict=True))

@@ -284,6 +284,19 @@ def equal_chunks(space: LayoutContext, chunks: int) -> bool:
     return layers % chunks == 0 or (layers + (space.predictor_units or 2)) % chunks == 0
 
 
+def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[rows] numbers that are equal for equal rows of `keys` (0 or above), and in the same order:
+    np.unique sorts them 10 times as fast as rows."""
+    code, codes = np.zeros(len(keys), dtype=np.int64), 1
+    for column in keys.T:
+        span = int(column.max(initial=0)) + 1
+        if codes * span > 1 << 62:
+            kept, code = np.unique(code, return_inverse=True)
+            codes = len(kept)
+        code, codes = code * span + column, codes * span
+    return code
+
+
 def mesh_groups(space: LayoutContext, meshes: Meshes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Groups of meshes with equal choices: [groups] the first mesh of each, and [meshes] the group
     of each mesh."""
@@ -294,10 +307,9 @@ def mesh_groups(space: LayoutContext, meshes: Meshes) -> tuple[NDArray[np.intp],
         meshes.ep > 1,
         *(() if space.options == (RunOption(),) else (meshes.dp, meshes.tp, meshes.cp, meshes.ep)),
     ]
-    _, first, group = np.unique(
-        np.stack(keys, axis=1), axis=0, return_index=True, return_inverse=True
-    )
-    return first, group.ravel()
+    numbers = row_numbers(np.stack(keys, axis=1).astype(np.int64))
+    _, first, group = np.unique(numbers, return_index=True, return_inverse=True)
+    return first, group
 
 
 def choices_of(axes: Axes, space: LayoutContext, meshes: Meshes, index: int) -> list[Choice]:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts, row_numbers
+from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
+from planner.space import row_numbers
 from planner.tolerances import DEFAULT_FIT_RISK
 from simulator.memory.footprint import rank_footprint
 from simulator.schedules.in_flight import most_in_flight
@@ -45,9 +46,9 @@ class MemoryLimit:
         """[layouts] largest accepted predicted peaks, in bytes. They depend on the ZeRO stage,
         because the framework's kept tensors and margins do (`memory_interval.margin_names`)."""
         keys = np.stack([layouts.zero_stage, layouts.option], axis=1)
-        _, first, where = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        _, first, where = np.unique(row_numbers(keys), return_index=True, return_inverse=True)
         limits = [self.of(layouts.run(base, index)) for index in first.tolist()]
-        return np.asarray(limits)[where.ravel()]
+        return np.asarray(limits)[where]
 
 
 Array = NDArray[np.float64]

@@ -24,7 +24,7 @@ from planner.axes import Axes
 from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
 from planner.layout.prices import LayoutPrices
 from planner.run_option import RunOption
-from planner.space import LayoutContext, Meshes, pipelines
+from planner.space import LayoutContext, Meshes, pipelines, row_numbers
 from simulator.schedules.schedule import schedule_kind
 
 Array = NDArray[np.float64]
@@ -79,9 +79,9 @@ class MeshBounds:
         power = np.ceil(np.log(meshes.micro_batch) / np.log(_POWER) - 1e-9).astype(np.int64)
         size = np.asarray(_POWER**power)
         keys = np.stack([meshes.tp, meshes.cp, meshes.ep, size], axis=1)
-        kinds, where = np.unique(keys, axis=0, return_inverse=True)
+        _, first, where = np.unique(row_numbers(keys), return_index=True, return_inverse=True)
         faster = np.where(meshes.micro_batch == size, 1.0, _FASTER)
-        whole = faster * self._seconds(kinds)[where.ravel()] * meshes.micro_batch / size
+        whole = faster * self._seconds(keys[first])[where] * meshes.micro_batch / size
         return np.asarray(whole / meshes.pp * self._rounds(meshes))
 
     def _rounds(self, meshes: Meshes) -> Array:

@@ -17,7 +17,8 @@ from dataclasses import fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layouts import SCHEDULES, Layouts, row_numbers
+from planner.layout.layouts import SCHEDULES, Layouts
+from planner.space import row_numbers
 from simulator.schedules.schedule import Placement, ScheduleKind, schedule_kind
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, assign

@@ -23,7 +23,7 @@ from simulator.values.workload import Workload
 
 MODEL = "tiny-llama-demo"
 SEQUENCE = 128
-GLOBAL_BATCH = 16
+GLOBAL_BATCH = 8
 MICRO_BATCH = 2
 STEPS = 12
 
@@ -61,12 +61,12 @@ def demo(
 
     _step(
         1,
-        "measure this machine as two devices (fp32 alone; the command measures bf16 too)",
+        "measure this machine as two devices (what a Llama in fp32 needs; the command: all)",
         f"profile --quick --devices 2 -o {local}",
     )
     with Bar("measuring", quiet=False) as progress:
         cluster = measure_machine(
-            2, 1, date=today, quick=True, half_precision=False, progress=progress
+            2, 1, date=today, quick=True, of_transformers=True, progress=progress
         )
 
     _step(

@@ -17,7 +17,6 @@ from simulator.memory.static import run_static_bytes
 from simulator.training_run.framework.framework import FrameworkMemory, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.frozen_weights import widened_bytes
-from simulator.training_run.work.rank_parameters import updated_parameters
 from simulator.training_run.work.stage_share import StageShare, rank_conditions, stage_split
 from simulator.values.prediction import RankMemory
 
@@ -202,12 +201,7 @@ class _Counter:
             # They come back in pieces between kept tensors: the runs that failed needed room for
             # both.
             required_bytes=lasting + passing * memory.needed_over_allocated.value + waiting,
-            host_bytes=host_bytes(
-                run,
-                self.framework,
-                updated_parameters(run, self.framework),
-                sum(share.num_layers for share in mine),
-            ),
+            host_bytes=host_bytes(run, self.framework, sum(share.num_layers for share in mine)),
         )
         details = PeakDetails(
             here=here,

@@ -113,12 +113,12 @@ def activation_host_s(run: TrainingRun, framework: Framework) -> float:
     return moved / host_of(run.device).link_bytes_per_s
 
 
-def host_bytes(run: TrainingRun, framework: Framework, updated: float, layers: float) -> float:
+def host_bytes(run: TrainingRun, framework: Framework, layers: float) -> float:
     """Bytes of host memory that a device needs at most; `layers` are the layers of its rank."""
     if not (run.optimizer_offload or run.activation_offload):
         return 0.0
     each = _HELD_WITH_PINNED_BYTES if framework.rules.offloads_shards else _HELD_BYTES
-    held = each * updated if run.optimizer_offload else 0.0
+    held = each * updated_parameters(run, framework) if run.optimizer_offload else 0.0
     if run.activation_offload:
         in_flight = run.in_flight[0]
         held += run.activation_offload * _kept_bytes(run, framework) * layers * in_flight
@@ -151,7 +151,7 @@ def host_memory_short(run: TrainingRun) -> str:
         return ""
     host = host_of(run.device)
     framework = load_framework(run.stack)
-    needed = host_bytes(run, framework, updated_parameters(run, framework), stage_layers(run)[0])
+    needed = host_bytes(run, framework, stage_layers(run)[0])
     if needed <= host_limit_bytes(host):
         return ""
     return (

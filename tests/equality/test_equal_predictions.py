@@ -80,8 +80,15 @@ def test_of_many_questions_too(route: Route, kind: Kind) -> None:
     _check(route, kind, MANY)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
-@pytest.mark.parametrize("on", ["1xh100-sxm", "1xrtx-3090"])
+@pytest.mark.parametrize(
+    ("on", "precision"),
+    [
+        ("1xh100-sxm", "bf16"),
+        ("1xrtx-3090", "fp32"),
+        pytest.param("1xh100-sxm", "fp32", marks=pytest.mark.slow),
+        pytest.param("1xrtx-3090", "bf16", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("name", ["alike", "tied", "unlike", "towers"])
 def test_a_row_of_a_table_of_modules_gives_the_numbers_of_its_plan(
     name: str, on: str, precision: str

@@ -153,6 +153,7 @@ REACHED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REACHED)
 def test_open_rows_come_within_their_target(
     with_effects: tuple[ComparedRun, ...], name: str
@@ -166,13 +167,9 @@ def test_open_rows_come_within_their_target(
         assert abs(found.bias) <= MARGIN * target.bias
 
 
-def test_no_source_is_far_off_or_below_its_interval(
-    compared: tuple[ComparedRun, ...], with_effects: tuple[ComparedRun, ...]
-) -> None:
+def test_no_source_is_below_its_interval(compared: tuple[ComparedRun, ...]) -> None:
     """90 % intervals of new sources contain 85 % of all rows and 75 % of each source's, but 5 of
-    SimuMax's 14, which are predicted 24 % too fast without their own effect. With its own effect no
-    source but the sweep whose slow rows have network trouble is off by more than a sixth (before
-    source effects were fitted apart, shipped predictions were)."""
+    SimuMax's 14, which are predicted 24 % too fast without their own effect."""
     inside: dict[str, list[bool]] = {}
     for row in compared:
         if row.step_time_error is not None:
@@ -182,7 +179,13 @@ def test_no_source_is_far_off_or_below_its_interval(
     for source, held in inside.items():
         least = 5 / 14 if source == "simumax-b200" else 0.75
         assert sum(held) >= least * len(held), source
-    for source in inside:
-        if source != "ultra":
-            mine = [row for row in with_effects if source_of(row.run.id) == source]
-            assert step_time_summary(mine).mean_absolute < 1 / 6, source
+
+
+@pytest.mark.slow
+def test_no_source_is_far_off(with_effects: tuple[ComparedRun, ...]) -> None:
+    """With its own effect no source but the sweep whose slow rows have network trouble is off by
+    more than a sixth (before source effects were fitted apart, shipped predictions were)."""
+    known = (row for row in with_effects if row.step_time_error is not None)
+    for source in {source_of(row.run.id) for row in known} - {"ultra"}:
+        mine = [row for row in with_effects if source_of(row.run.id) == source]
+        assert step_time_summary(mine).mean_absolute < 1 / 6, source

@@ -8,8 +8,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -68,35 +69,39 @@ def train(plan: Path, *options: str, processes: int, folder: Path) -> Measuremen
 
     Raises RunError with the message of the rank that failed first.
     """
+    ranks = started(plan, *[options] * processes, folder=folder)
+    for rank in ranks:
+        rank.join(_TIMEOUT_S)
+    if any(rank.exitcode for rank in ranks):
+        errors = sorted((folder / "errors").iterdir())
+        raise RunError(first_failure([json.loads(path.read_text()) for path in errors], "", 1))
+    return read_document(folder / "run.json", Measurement, schema=MEASUREMENT_SCHEMA)
+
+
+def started(plan: Path, *options: Sequence[str], folder: Path) -> list[BaseProcess]:
+    """The ranks of a run, each with its own options; their errors go to `folder`/errors."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    output, errors = folder / "run.json", folder / "errors"
-    errors.mkdir()
-    arguments = (str(plan), f"--output={output}", f"--errors={errors}", *options)
-    ranks = [
+    (folder / "errors").mkdir()
+    files = (str(plan), f"--output={folder / 'run.json'}", f"--errors={folder / 'errors'}")
+    return [
         forked(
             _train,
-            arguments,
+            (*files, *own),
             output=(folder / f"out{rank}", folder / f"log{rank}"),
             environment={
                 **os.environ,
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(processes),
+                "WORLD_SIZE": str(len(options)),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
             },
         )
-        for rank in range(processes)
+        for rank, own in enumerate(options)
     ]
-    for rank in ranks:
-        rank.join(_TIMEOUT_S)
-    if any(rank.exitcode for rank in ranks):
-        told = [json.loads(path.read_text()) for path in sorted(errors.iterdir())]
-        raise RunError(first_failure(told, "", 1))
-    return read_document(output, Measurement, schema=MEASUREMENT_SCHEMA)
 
 
 def _train(arguments: tuple[str, ...]) -> None:

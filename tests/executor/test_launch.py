@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from simulator.traced.predict import predict
 from simulator.values.plan import PLAN_SCHEMA, Plan
 from simulator.values.plan_file import PlanFile
 from tests.executor.cases import CNN_ENTRIES, make_plan
+from tests.executor.processes import started, train
 from tests.simulator import hand_made
 
 
@@ -98,7 +98,7 @@ def test_the_first_failing_rank_is_named(plan: Plan, tmp_path: Path) -> None:
     broken = dataclasses.replace(plan, block_entries=("", *("model.nope",) * 5))
     path = write_plan(tmp_path / "plan.json", broken)
     with pytest.raises(RunError, match=r"rank \d failed first.*model\.nope.*plan again"):
-        run_plan(path, steps=1, output=tmp_path / "run.json")
+        train(path, "--steps=1", processes=2, folder=tmp_path)
 
 
 def test_the_earliest_error_wins_over_its_consequences() -> None:
@@ -206,21 +206,11 @@ def test_a_rank_that_does_not_answer_is_named_as_the_cause() -> None:
 
 def test_ranks_that_were_given_other_flags_are_refused(plan: Plan, tmp_path: Path) -> None:
     path = write_plan(tmp_path / "plan.json", plan)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    names = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    files = ["--errors", tmp_path, "--output", tmp_path / "run.json"]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "executor.train", path, "--steps", str(2 + rank), *files],
-            env={**os.environ, **names, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(2)
-    ]
-    assert [rank.wait(timeout=120) != 0 for rank in ranks] == [True, True]
-    told = json.loads((tmp_path / "rank0.json").read_text())
+    ranks = started(path, ["--steps=2"], ["--steps=3"], folder=tmp_path)
+    for rank in ranks:
+        rank.join(120)
+    assert all(rank.exitcode for rank in ranks)
+    told = json.loads((tmp_path / "errors" / "rank0.json").read_text())
     assert "rank 1 has another --steps than rank 0: 3, not 2" in told["message"]
     assert told["ours"]
     assert not (tmp_path / "run.json").exists()

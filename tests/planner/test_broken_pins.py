@@ -96,7 +96,7 @@ def proposals(text: str) -> list[dict[str, str | int]]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(sorted(GROUNDS)),
     st.dictionaries(st.sampled_from(sorted(PINS)), st.integers(0, 8), min_size=1, max_size=5),

@@ -20,7 +20,7 @@ from profiles.hardware.probe.fingerprint import (
     machine_memory_bytes,
     num_cores,
 )
-from profiles.hardware.probe.probe import QUICK, measure_cases, measure_machine, most_devices
+from profiles.hardware.probe.probe import measure_cases, measure_machine, most_devices
 from profiles.hardware.probe.probe_cases import KIB, MIB, Case, probe_cases
 from profiles.hardware.probe.probe_timing import Effort
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
@@ -44,7 +44,7 @@ def link(operation: str, size_bytes: int) -> Case:
 
 
 # Here times must only differ where the work differs tenfold or more.
-LITTLE = Effort(budget_s=0.01, link_budget_s=0.03, min_samples=3)
+LITTLE = Effort(budget_s=0.01, link_budget_s=0.03, min_samples=3, reference_s=0.02, host_samples=3)
 OPERATIONS = ("send", "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 CASES = (
     Case(family="launch"),
@@ -150,13 +150,20 @@ def test_a_profile_is_a_cluster_file(local: Cluster, tmp_path: Path) -> None:
 def test_one_device_has_no_link_and_every_visit_counts() -> None:
     cases = [case for case in CASES if case.family != "link"][:4]
     lines: list[tuple[int, int, str]] = []
-    alone = measure_cases(cases, 1, date=DATE, visits=2, progress=lambda *line: lines.append(line))
+    alone = measure_cases(
+        cases,
+        1,
+        date=DATE,
+        effort=LITTLE,
+        visits=2,
+        progress=lambda *line: lines.append(line),
+    )
     assert (alone.num_devices, alone.levels) == (1, ())
     assert lines[-1][:2] == (8, 8)
     found = re.match(r"4 cases from (\d+) samples; (\d+) samples", alone.device_at(0).notes)
     assert found is not None
     used, left_out = map(int, found.groups())
-    assert used + left_out >= 4 * 2 * QUICK.min_samples
+    assert used + left_out >= 4 * 2 * LITTLE.min_samples
 
 
 @pytest.mark.parametrize("accelerator", [False, True])

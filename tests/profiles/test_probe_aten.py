@@ -119,7 +119,7 @@ def test_a_cycle_runs_equal_sets_of_other_tensors() -> None:
 
 
 def test_the_host_has_a_point_of_each_kind_and_pass() -> None:
-    points = {(p.kind, p.phase): p.time_s for p in measure_host()}
+    points = {(p.kind, p.phase): p.time_s for p in measure_host(samples=3)}
     kinds = ("view", "module", "checkpoint", "op")
     assert set(points) == {(kind, str(phase)) for kind in kinds for phase in Phase}
     assert all(seconds >= 0 for seconds in points.values())

@@ -19,8 +19,8 @@ def commands() -> list[str]:
 
 
 def cases() -> list[object]:
-    """Those that take more than 8 s are slow tests."""
-    heavy = ("deepseek-v3", "15T --on h100-sxm,b200")
+    """Those of the largest searches are slow tests; others ask of every option that they give."""
+    heavy = ("deepseek-v3", "h100-sxm,b200", "405b", "qwen3-235b", "mixtral", "lora")
     return [
         pytest.param(command, marks=pytest.mark.slow if any(x in command for x in heavy) else ())
         for command in commands()

@@ -16,15 +16,21 @@ from tests.shardwright.fixed_pair import run as fixed_measurement
 @pytest.mark.parametrize("ending", FORMATS)
 def test_equal_inputs_give_equal_bytes(ending, tmp_path):
     answer, measured = fixed_plan_file(), fixed_measurement()
-    first, second = tmp_path / f"a{ending}", tmp_path / f"b{ending}"
+    written = tmp_path / f"a{ending}"
+    write_brief_figure(written, plan_page(answer, measured))
+    made = report(answer, tmp_path / f"b{ending}", run=measured)
+    assert made.read_bytes() == written.read_bytes()
+    assert written.stat().st_size > 5_000
+
+
+def test_a_roofline_is_drawn_and_gives_equal_bytes(tmp_path):
+    answer, measured = fixed_plan_file(), fixed_measurement()
     page = plan_page(answer, measured, roofline=fixed_roofline())
-    write_brief_figure(first, page)
-    write_brief_figure(second, page)
-    assert first.read_bytes() == second.read_bytes()
-    assert first.stat().st_size > 5_000
-    made = report(answer, tmp_path / f"c{ending}", run=measured)
-    write_brief_figure(first, plan_page(answer, measured))
-    assert made.read_bytes() == first.read_bytes()
+    first, second, without = (tmp_path / f"{name}.svg" for name in "abc")
+    for path in (first, second):
+        write_brief_figure(path, page)
+    write_brief_figure(without, plan_page(answer, measured))
+    assert first.read_bytes() == second.read_bytes() != without.read_bytes()
 
 
 def test_bars_add_up_to_the_predicted_peak():

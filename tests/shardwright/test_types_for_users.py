@@ -53,15 +53,22 @@ FIRST_WRONG = 3
 WITH_PLUGINS = pytest.mark.skipif(not PLUGINS, reason="the script calls functions of plug-ins")
 
 
-@pytest.fixture(scope="module")
-def messages(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture(
+    scope="module", params=["numpy", pytest.param("everything", marks=pytest.mark.slow)]
+)
+def messages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """What mypy prints for the user's script and the wrong calls, with the packages installed in
-    an environment of their own: mypy takes types of installed packages only with py.typed."""
+    an environment of their own: mypy takes types of installed packages only with py.typed. Beside
+    them stands numpy, whose arrays the public functions return, or torch and all others as well."""
     folder = tmp_path_factory.mktemp("user")
     venv.create(folder / "venv", with_pip=False, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     installed = folder / "venv" / "lib" / version / "site-packages"
-    paths = [ROOT, *(package.parent for package in PLUGINS), sysconfig.get_path("purelib")]
+    others = Path(sysconfig.get_path("purelib"))
+    if request.param == "numpy":
+        (installed / "numpy").symlink_to(others / "numpy")
+    paths = [ROOT, *(package.parent for package in PLUGINS)]
+    paths += [others] if request.param == "everything" else []
     (installed / "user.pth").write_text("\n".join(map(str, paths)), encoding="utf-8")
     (folder / "user_script.py").write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
     (folder / "wrong.py").write_text(WRONG, encoding="utf-8")
@@ -69,7 +76,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> str:
         [
             *(sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary"),
             *("--python-executable", str(folder / "venv" / "bin" / "python")),
-            *("--cache-dir", str(ROOT / ".mypy_cache" / "user_script")),
+            *("--cache-dir", str(ROOT / ".mypy_cache" / request.param)),
             *("user_script.py", "wrong.py"),
         ],
         cwd=folder,

@@ -124,11 +124,11 @@ def test_a_host_holds_every_micro_batch_in_flight() -> None:
     one = changed(LLAMA_RUN, dp=1, zero_stage=0, stack="megatron-core", activation_offload=0.5)
     four = changed(one, pp=4, schedule="1f1b")
     stack = load_framework(one.stack)
-    held = host_bytes(one, stack, 0.0, 32.0)
+    held = host_bytes(one, stack, 32.0)
     link = host_of(one.device).link_bytes_per_s
     # What goes down and up of a layer is twice what is there of it.
     assert held == pytest.approx(32 * activation_host_s(one, stack) * link / 2)
-    assert host_bytes(four, stack, 0.0, 8.0) == pytest.approx(4 * held / 4)
+    assert host_bytes(four, stack, 8.0) == pytest.approx(4 * held / 4)
 
 
 def test_a_host_holds_dense_layers_and_layers_with_experts_by_their_number() -> None:
@@ -138,7 +138,7 @@ def test_a_host_holds_dense_layers_and_layers_with_experts_by_their_number() -> 
     run = changed(MEASURED, model=mixed, pp=1, tp=1, activation_offload=1.0)
     layer = run_tensors(run, BRIDGE).layer(run.recompute)
     each = layer.dense / 4 + 3 * layer.expert / 4
-    assert host_bytes(run, BRIDGE, 0.0, 1.0) == pytest.approx(run.in_flight[0] * each)
+    assert host_bytes(run, BRIDGE, 1.0) == pytest.approx(run.in_flight[0] * each)
 
 
 def test_hosts_are_known_or_said_to_be_not() -> None:

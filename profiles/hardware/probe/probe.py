@@ -90,14 +90,15 @@ def measure_machine(
     *,
     date: str,
     quick: bool = False,
-    half_precision: bool = True,
+    of_transformers: bool = False,
     progress: Progress = no_progress,
     kept: Path | None = None,
 ) -> Cluster:
     """This machine as a cluster of `num_devices` devices named `local`, with every measured point.
 
     date      ISO date of the measurement
-    half_precision  measures 16-bit ops too, which some CPUs run seven times slower
+    of_transformers  without 16-bit ops, which some CPUs run seven times slower, convolutions,
+              recurrences and single ops: enough for a transformer in fp32 with measured blocks
     progress  called with (done, total, label); total is exact
     kept      file with the finished parts of an interrupted measurement of the same day, which is
               continued; the caller deletes it once the result is saved
@@ -114,7 +115,7 @@ def measure_machine(
         rng=np.random.default_rng(0),
     )
     return measure_cases(
-        [case for case in cases if half_precision or case.dtype == "float32"],
+        [case for case in cases if not of_transformers or _is_of_transformers(case)],
         num_devices,
         threads_per_device=threads_per_device,
         date=date,
@@ -123,6 +124,10 @@ def measure_machine(
         progress=progress,
         kept=kept,
     )
+
+
+def _is_of_transformers(case: Case) -> bool:
+    return case.dtype == "float32" and case.family not in ("aten", "conv", "recurrence")
 
 
 def most_devices(threads_per_device: int) -> int:

@@ -26,22 +26,22 @@ from profiles.hardware.probe.recorded_calls import RecordedCalls
 from profiles.model.graph import Phase
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-_LINKS, _SAMPLES = 64, 31
+_LINKS = 64
 
 
-def measure_host() -> tuple[HostPoint, ...]:
-    """CPU seconds of each kind and pass."""
+def measure_host(samples: int) -> tuple[HostPoint, ...]:
+    """Median CPU seconds of each kind and pass."""
     x = torch.randn(4, 8)
-    views = _chain(lambda y: y.view(4, 8), x)
-    module_s, _ = _chain(nn.Identity(), x)
-    plain = _chain(torch.sin, x)
-    kept = _chain(lambda y: checkpoint(torch.sin, y, use_reentrant=False), x)
+    views = _chain(lambda y: y.view(4, 8), x, samples)
+    module_s, _ = _chain(nn.Identity(), x, samples)
+    plain = _chain(torch.sin, x, samples)
+    kept = _chain(lambda y: checkpoint(torch.sin, y, use_reentrant=False), x, samples)
     points = {
         "view": views,
         "module": (module_s, 0.0),
         # torch ends the repetition once the input is recomputed, before the op runs.
         "checkpoint": (max(0.0, kept[0] - plain[0]), max(0.0, kept[1] - plain[1])),
-        "op": _ops(views, module_s),
+        "op": _ops(views, module_s, samples),
     }
     return tuple(
         HostPoint(kind=kind, phase=str(phase), time_s=seconds)
@@ -88,7 +88,7 @@ class _Layer(nn.Module):
         return torch.cat([x[..., :4], torch.sigmoid(self.gate(x))[..., 4:]], dim=-1)
 
 
-def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
+def _ops(views_s: tuple[float, float], module_s: float, samples: int) -> tuple[float, float]:
     """Seconds per op in addition to the op alone, forward and backward."""
     network = SmallNetwork()
     tokens = torch.arange(24).view(3, 8) % 16
@@ -97,8 +97,8 @@ def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
     def forward() -> Tensor:
         return F.cross_entropy(network(tokens), targets)
 
-    times = [_passes(forward, lambda loss: loss.backward()) for _ in range(_SAMPLES)]
-    whole = [median(t[i] for t in times[_SAMPLES // 3 :]) for i in (0, 1)]
+    times = [_passes(forward, lambda loss: loss.backward()) for _ in range(samples)]
+    whole = [median(t[i] for t in times[samples // 3 :]) for i in (0, 1)]
     with RecordedCalls() as there:
         loss = forward()
     with RecordedCalls() as back:
@@ -113,7 +113,7 @@ def _ops(views_s: tuple[float, float], module_s: float) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _chain(step: Callable[[Tensor], Tensor], start: Tensor) -> tuple[float, float]:
+def _chain(step: Callable[[Tensor], Tensor], start: Tensor, samples: int) -> tuple[float, float]:
     """Median seconds of one link, forward and backward."""
 
     def forward(x: Tensor) -> Tensor:
@@ -125,8 +125,8 @@ def _chain(step: Callable[[Tensor], Tensor], start: Tensor) -> tuple[float, floa
         x = start.clone().requires_grad_()
         return _passes(lambda: forward(x), lambda y: y.backward(torch.ones_like(y)))
 
-    samples = [sample() for _ in range(_SAMPLES)]
-    return median(s[0] for s in samples) / _LINKS, median(s[1] for s in samples) / _LINKS
+    times = [sample() for _ in range(samples)]
+    return median(t[0] for t in times) / _LINKS, median(t[1] for t in times) / _LINKS
 
 
 def _passes(

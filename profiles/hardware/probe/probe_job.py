@@ -49,7 +49,7 @@ def run_cases(content: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
     machine = _device_facts(device)
     groups = {size: dist.new_group(range(size)) for size in range(2, world_size + 1)}
     emulated = _is_emulated(device)
-    before = () if _cuda() else time_references(0.2, barrier=dist.barrier)
+    before = () if _cuda() else time_references(effort.reference_s / 2, barrier=dist.barrier)
     answers: list[tuple[Sample, ...]] = []
     rounds: list[tuple[float, ...]] = []
     for index, case in enumerate(cases):
@@ -65,10 +65,10 @@ def run_cases(content: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
             samples = _sample_op(case, effort, device)
         answers.append(tuple(samples))
     reporter(len(cases), len(cases), "reference kernels")
-    references = () if _cuda() else time_references(barrier=dist.barrier)
+    references = () if _cuda() else time_references(effort.reference_s, barrier=dist.barrier)
     reporter(len(cases), len(cases), "host")
     dist.barrier()
-    host = () if _cuda() else measure_host()
+    host = () if _cuda() else measure_host(effort.host_samples)
     reporter(len(cases), len(cases), "done")
     answer = RankAnswer(
         samples=tuple(answers),

@@ -33,12 +33,16 @@ class Effort:
     link_budget_s  of communication, whose times vary more
     min_sample_s  minimum of one sample, so that reading the clocks (cpu_clock.py) takes less than
                   1 % of it
+    reference_s   of each reference kernel (probe_reference.py)
+    host_samples  of the host's time per op (probe_host.py)
     """
 
     budget_s: float
     link_budget_s: float
     min_samples: int
     min_sample_s: float = 2e-3
+    reference_s: float = 0.4
+    host_samples: int = 31
 
 
 def measure(call: Callable[[], object], repeats: int) -> Sample:

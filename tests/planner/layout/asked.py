@@ -1,5 +1,7 @@
 """Questions that several tests ask."""
 
+import numpy as np
+
 from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion
@@ -10,6 +12,12 @@ from profiles.model.loaders import resolve_model
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import step_parts
+
+
+def some_of(layouts, count=3000):
+    """At random; many of them share a representative."""
+    chosen = np.random.default_rng(3).permutation(len(layouts))[:count]
+    return layouts.rows(np.sort(chosen))
 
 
 def question(model="llama-3.1-8b", on="2x8xh100-sxm", stack="megatron-core", batch=32, seq=4096,

@@ -7,16 +7,17 @@ import pytest
 
 from planner.axes import Axes
 from planner.layout.layout_question import layout_context
-from planner.layout.layouts import SCHEDULES, legal_layouts, row_numbers
+from planner.layout.layouts import SCHEDULES, legal_layouts
 from planner.layout.memory_floor import MemoryFloors
 from planner.layout.prices import _OWN, LayoutPrices
+from planner.space import row_numbers
 from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import layer_features, mesh_features
-from tests.planner.layout.asked import seconds_of
+from tests.planner.layout.asked import seconds_of, some_of
 from tests.simulator.described_runs import GPT_RUN, changed
 
 CASES = (
@@ -54,6 +55,7 @@ def laid_out(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}-{len(case[6])}")
 def test_arrays_equal_the_single_run(case):
     base, layouts = laid_out(case)
+    layouts = some_of(layouts)
     prices = LayoutPrices(base, shipped_coefficients())
     times, exact = prices.step_times(layouts), prices.exact(layouts)
     floors = MemoryFloors(base).needed(layouts)

@@ -19,9 +19,14 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.described_model import describe_model
 
 RUNS = [
-    ("deepseek-v3", "64x4xgb200-nvl72", 4096, 4, 4, 64, "up-projection"),
+    pytest.param(
+        *("deepseek-v3", "64x4xgb200-nvl72", 4096, 4, 4, 64, "up-projection"),
+        marks=pytest.mark.slow,
+    ),
     ("deepseek-v3", "64x4xgb300-nvl72", 4096, 2, 8, 32, "none"),
-    ("qwen3-235b-a22b", "64x4xgb200-nvl72", 8192, 8, 3, 32, "none"),
+    pytest.param(
+        *("qwen3-235b-a22b", "64x4xgb200-nvl72", 8192, 8, 3, 32, "none"), marks=pytest.mark.slow
+    ),
 ]
 
 
