@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from executor.mesh import Mesh
-from executor.parallelize import apply_tensor_parallelism
+from executor.parallelize import split_layers
 from executor.starting_weights import StartingWeights
 from simulator.values.degrees import Degrees
 
@@ -56,7 +56,7 @@ def run() -> int:
         place = Mesh(
             degrees=degrees, at=degrees.coordinates(0), pp=None, dp=None, shards=None, tp=mesh
         )
-        apply_tensor_parallelism(split, RULES, place, starting)
+        split_layers(split, RULES, place, starting)
         starting.fill(split)
         x = torch.randn(1, 4, 64, requires_grad=True)
         angles = LlamaRotaryEmbedding(config)(x, torch.arange(4)[None])

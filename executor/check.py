@@ -35,17 +35,6 @@ rounding. A bias that batch normalisation takes out again has no gradient but ro
 check's floor in a random module, 2026-11-22)."""
 
 
-def check_gradients(
-    plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, *, backend: str = ""
-) -> GradientCheck:
-    """The gradient check of a whole step, on all ranks. `backend` is as for `Rank`.
-
-    Raises RunError if the loss of the unsplit model is not finite.
-    """
-    with without_autocast():
-        return _checked(plan, spec, mesh, device, backend)
-
-
 @contextlib.contextmanager
 def without_autocast() -> Iterator[None]:
     """Regions of the model under torch.autocast compute as the others: the rounding of 16 bits is
@@ -58,9 +47,14 @@ def without_autocast() -> Iterator[None]:
         torch.set_autocast_enabled = setter
 
 
-def _checked(
-    plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, backend: str
+@without_autocast()
+def check_gradients(
+    plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, *, backend: str = ""
 ) -> GradientCheck:
+    """The gradient check of a whole step, on all ranks. `backend` is as for `Rank`.
+
+    Raises RunError if the loss of the unsplit model is not finite.
+    """
     for dtype in EXACT:
         reference_loss, reference = reference_gradients(plan, spec, device, dtype)
         if not math.isfinite(reference_loss) or not all_finite(list(reference.values())):

@@ -44,11 +44,8 @@ class PeakWatch:
     def __init__(self, device: torch.device) -> None:
         self.peak_bytes = 0.0
         self._device = device
-        self._profile = (
-            profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-            if device.type == "cpu"
-            else None
-        )
+        profiled = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profile = profiled if device.type == "cpu" else None
 
     def __enter__(self) -> PeakWatch:
         if self._profile is not None:

@@ -1,12 +1,7 @@
 """Applying a plan's tensor and data parallelism to the stages of one rank.
 
-Tensor parallelism splits linear layers by columns or rows, embedding and head by words, as in
-Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3). A rank's shares are plain tensors.
-torch's ColwiseParallel and RowwiseParallel make DTensors, whose dispatch costs more than 1 ms of
-host time per product: a layer of Llama then took 6 times the host time of a whole one, and now
-takes 1.2 to 1.3 times (bench/split_layer_host.py). They also lack layers that keep their weight as
-[in, out] (GPT-2's Conv1D), and layers with one weight for query, key and value, of which a rank's
-share has a part of each.
+Tensor parallelism splits linear layers by columns or rows, embedding and head by words
+(profiles/model/tracing/trace_split_layers.py). A rank's shares are plain tensors.
 
 Data parallelism by ZeRO stage: 0 keeps everything whole (replica_gradients.py); 1 to 3 are FSDP2
 (fully_shard per block), which sums each block's gradients in the backward that makes them: under 1,
@@ -20,14 +15,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
@@ -38,156 +33,75 @@ from executor.starting_weights import StartingWeights
 from executor.weight_products import outside_weights
 from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
-from profiles.model.building.tensor_parallel_rules import HEAD, TABLE, Rule, matches
-from profiles.model.tracing.trace_tensor_parallel import Sharding, shard
+from profiles.model.building.tensor_parallel_rules import HEAD, Rule, matches
+from profiles.model.tracing.trace_split_layers import SplitLayers
+from profiles.model.tracing.trace_tensor_parallel import shard
 from simulator.values.plan import Plan
 
 _REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
-class _SumOutputs(torch.autograd.Function):
-    """The sum of the ranks' partial outputs; the gradient of each part is that of the sum."""
+@dataclass(frozen=True, slots=True)
+class _TensorRanks:
+    """Exchanges between the ranks of a tp group, `Exchange` of trace_split_layers.py."""
 
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
-        return _summed(part, group)
+    group: Any
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient, None
+    def reduce(self, x: Tensor, operation: str) -> Tensor:
+        dist.all_reduce(x, _REDUCTIONS[operation], self.group)
+        return x
 
+    def gather(self, out: Tensor, part: Tensor) -> None:
+        dist.all_gather_into_tensor(out.flatten(0, 1), part, self.group)
 
-class _SumGradients(torch.autograd.Function):
-    """A whole input, whose gradient is the sum of the ranks' gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, group: Any) -> Tensor:
-        ctx.group = group
-        return whole.view_as(whole)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return _summed(gradient, ctx.group), None
+    def scatter(self, out: Tensor, parts: Tensor) -> None:
+        dist.reduce_scatter_tensor(out, parts.flatten(0, 1), group=self.group)
 
 
-def _summed(part: Tensor, group: Any) -> Tensor:
-    """The sum over the ranks in new memory, because autograd may still hold the part."""
-    total = part.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total, group=group)
-    return total
-
-
-class WholeInputs:
-    """Whole inputs of layers split by column, shared by consecutive layers that read the same
-    tensor (queries, keys and values): autograd adds the gradients of these layers, and the ranks
-    sum them once. The input is kept until the next layer split by row, because under recomputation
-    no layer saves it."""
-
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self.group, self.first = mesh.get_group(), mesh.get_local_rank() == 0
-        self._state: tuple[Tensor, int, bool] | None = None
-        self._made: Tensor | None = None
-
-    def take(self, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Hook before a layer split by column."""
-        x: Tensor = inputs[0]
-        state = (x, x._version, torch.is_grad_enabled())
-        if self._state is None or self._state[0] is not x or self._state[1:] != state[1:]:
-            self._state, self._made = state, _SumGradients.apply(x, self.group)  # type: ignore[no-untyped-call] # torch's is
-        return (self._made, *inputs[1:])
-
-    def take_share(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Hook before a layer split by row."""
-        self._state = self._made = None
-        bias = module._parameters.get("bias")
-        if bias is not None:
-            # Only the first rank adds the whole bias, others 0; each gets its whole gradient. The
-            # module finds this tensor first. A recomputation may end inside the layer, so the
-            # parameter is left where it is.
-            vars(module)["bias"] = bias - bias.detach() * (not self.first)
-
-    def give_sum(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        """Hook after a layer split by row."""
-        vars(module).pop("bias", None)
-        total: Tensor = _SumOutputs.apply(output, self.group)  # type: ignore[no-untyped-call] # torch's is
-        return total
-
-
-def apply_tensor_parallelism(
+def split_layers(
     model: nn.Module, rules: Iterable[Rule], mesh: Mesh, starting: StartingWeights
-) -> Sharding:
-    """Split a stage's linear layers and vocabulary, whose weights are still on meta, over the tp
-    group; `hook_vocabulary` completes the latter.
+) -> SplitLayers:
+    """Split the linear layers and the vocabulary of a stage's model, whose weights are still on
+    meta, over the tp group, and hook the former.
 
     Raises TraceError for features that tp does not divide.
     """
     whole = dict(model.named_parameters(remove_duplicate=False))
     sharding = shard(model, rules, mesh.degrees.tp)
-    inputs = WholeInputs(mesh.tp)
-    for path, side in sharding.rules.items():
-        module = model.get_submodule(path)
-        if side == "column":
-            module.register_forward_pre_hook(inputs.take)
-        elif side == "row":
-            module.register_forward_pre_hook(inputs.take_share)
-            module.register_forward_hook(inputs.give_sum)
+    layers = SplitLayers(sharding, _TensorRanks(mesh.tp.get_group()), mesh.at.tp)
+    layers.hook(model)
     for name in sharding.splits:
         take = partial(sharding.share, name=name, rank=mesh.at.tp)
         starting.split(whole[name], model.get_parameter(name), take)
-    return sharding
+    return layers
 
 
-def hook_vocabulary(stage: StageModule, mesh: Mesh) -> None:
-    """Let a stage's embeddings, head and loss work on this rank's words: a lookup gives zeros for
-    other words, and the ranks sum."""
-    group, rank = mesh.tp.get_group(), mesh.at.tp
-    outside: dict[nn.Module, Tensor] = {}
-
-    def look_up(table: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if not stage.runs_own:
-            return None
-        row = inputs[0] - rank * table.num_embeddings
-        outside[table] = (row < 0) | (row >= table.num_embeddings)
-        return (row.masked_fill(outside[table], 0), *inputs[1:])
-
-    def sum_rows(table: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
-        if table not in outside:
-            return output
-        own = output.masked_fill(outside.pop(table).unsqueeze(-1), 0.0)
-        total: Tensor = _SumOutputs.apply(own, group)  # type: ignore[no-untyped-call] # torch's is
-        return total
-
-    def take(head: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if not stage.runs_own:
-            return None
-        return (_SumGradients.apply(inputs[0], group), *inputs[1:])  # type: ignore[no-untyped-call] # torch's is
-
-    def over_ranks(x: Tensor, operation: str) -> Tensor:
-        dist.all_reduce(x, _REDUCTIONS[operation], group)
-        return x
-
-    for path, side in stage.sharding.rules.items():
-        module: Any = stage.model.get_submodule(path)
-        if side == TABLE:
-            padding = stage.sharding.padding[path]
-            owner, row = (-1, 0) if padding is None else divmod(padding, module.num_embeddings)
-            module.padding_idx = row if owner == rank else None
-            module.register_forward_pre_hook(look_up)
-            module.register_forward_hook(sum_rows)
-        elif side == HEAD:
-            module.register_forward_pre_hook(take)
-            stage.split_logits(first=rank * module.out_features, reduce=over_ranks)
+def apply_tensor_parallelism(
+    stage: StageModule, rules: Iterable[Rule], mesh: Mesh, starting: StartingWeights
+) -> None:
+    """Let a stage's linear layers, embeddings, head and loss work on this rank's shares."""
+    layers = split_layers(stage.model, rules, mesh, starting)
+    layers.hook_vocabulary(stage.model, lambda: stage.runs_own)
+    stage.sharding = layers.sharding
+    for path, side in layers.sharding.rules.items():
+        if side == HEAD:
+            head: Any = stage.model.get_submodule(path)
+            first = mesh.at.tp * head.out_features
+            stage.split_logits(first=first, reduce=layers.exchange.reduce)
 
 
 def sum_shared_gradients(named: Iterable[tuple[str, nn.Parameter]], plan: Plan, mesh: Mesh) -> None:
-    """Sum over the tp group the gradients of whole parameters that each rank applies to its share
-    only, such as one norm for the queries of all heads."""
+    """Sum over the tp group, in one message, the gradients of whole parameters that each rank
+    applies to its share only, such as one norm for the queries of all heads."""
     rules = [pattern for pattern, kind in plan.tensor_parallel if kind == "sum_gradient"]
     if plan.degrees.tp == 1 or not rules:
         return
-    for name, p in named:
-        if p.grad is not None and any(matches(pattern, name) for pattern in rules):
-            sum_over(local(p.grad), mesh.tp.get_group(), mesh.tp.device_type)
+    shared = [p for name, p in named if any(matches(pattern, name) for pattern in rules)]
+    gradients = [local(p.grad) for p in shared if p.grad is not None]
+    if gradients:
+        together = _flatten_dense_tensors(gradients)
+        sum_over(together, mesh.tp.get_group(), mesh.tp.device_type)
+        torch._foreach_copy_(gradients, _unflatten_dense_tensors(together, gradients))
 
 
 def apply_fully_sharded(

@@ -32,11 +32,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import BlockPoint, ReferencePoint
 from profiles.hardware.probe.fingerprint import available_memory_bytes
 from profiles.hardware.probe.measured_blocks import with_blocks
-from profiles.hardware.probe.probe_reference import (
-    KERNELS,
-    combined_references,
-    time_references,
-)
+from profiles.hardware.probe.probe_reference import KERNELS, combined_references, time_references
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec

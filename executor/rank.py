@@ -17,7 +17,6 @@ from executor.mesh import Mesh, gather_all, local, sum_over
 from executor.parallelize import (
     apply_fully_sharded,
     apply_tensor_parallelism,
-    hook_vocabulary,
     kept_whole,
     own_gradient,
     own_part,
@@ -35,6 +34,7 @@ from executor.starting_weights import StartingWeights, builder_of
 from executor.torch_pipeline import Pipeline
 from executor.unit_gradients import send_in_next_backward
 from profiles.model.building.build import BuiltModel
+from profiles.model.building.tensor_parallel_rules import Rule
 from profiles.model.loaders import ModelSpec
 from simulator.schedules.schedule import schedule_kind
 from simulator.values.plan import Plan
@@ -43,10 +43,16 @@ LEARNING_RATE = 1e-4
 
 
 @lru_cache(maxsize=16)
-def _flow(build: Callable[..., BuiltModel], entries: tuple[str, ...], micro_batch: int) -> DataFlow:
+def _flow(
+    build: Callable[..., BuiltModel],
+    entries: tuple[str, ...],
+    micro_batch: int,
+    rules: tuple[Rule, ...] = (),
+    tp: int = 1,
+) -> DataFlow:
     """Data flow between the blocks, cached: the run for the memory peak, the measured run and the
     check build ranks of the same plan."""
-    return flow_of(build(micro_batch=micro_batch), entries)
+    return flow_of(build(micro_batch=micro_batch), entries, rules, tp)
 
 
 def _trained(stage: StageModule) -> list[tuple[str, nn.Parameter]]:
@@ -82,7 +88,8 @@ class Rank:
         self._micro = plan.num_microbatches
         dtype = exact or plan.workload.compute_dtype
         build = builder_of(plan, spec, dtype)
-        flow = _flow(build, plan.block_entries, plan.micro_batch)
+        rules = plan.tensor_parallel if plan.sequence_parallel else ()
+        flow = _flow(build, plan.block_entries, plan.micro_batch, rules, plan.degrees.tp)
         crossing = [flow.shapes(stage.first_block) for stage in plan.stages]
         # One set of inputs for the whole global batch; each replica takes its slice.
         data = build(micro_batch=plan.workload.global_batch)
@@ -138,9 +145,7 @@ class Rank:
             split = SplitBackward() if schedule_kind(self.plan.schedule).splits_backward else None
             first, last = cut.first_block, cut.last_block
             stage = StageModule(built, flow, first, last, split=split, device=self.device)
-            rules = self.plan.tensor_parallel
-            stage.sharding = apply_tensor_parallelism(stage.model, rules, self.mesh, starting)
-            hook_vocabulary(stage, self.mesh)
+            apply_tensor_parallelism(stage, self.plan.tensor_parallel, self.mesh, starting)
             if self._backend:
                 self.compiled |= compile_units(stage, self._backend)
             apply_recompute(stage, cut.recompute)

@@ -220,13 +220,10 @@ _READERS: dict[Callable[..., Any], Callable[..., Recognised | None]] = {
     Tensor.mm: _matmul,
     Tensor.matmul: _matmul,
     Tensor.__matmul__: _matmul,
-    torch.conv1d: _convolution(1, transposed=False),
-    torch.conv2d: _convolution(2, transposed=False),
-    torch.conv3d: _convolution(3, transposed=False),
-    torch.conv_transpose1d: _convolution(1, transposed=True),
-    torch.conv_transpose2d: _convolution(2, transposed=True),
-    torch.conv_transpose3d: _convolution(3, transposed=True),
 }
+for _dims in (1, 2, 3):
+    _READERS[getattr(torch, f"conv{_dims}d")] = _convolution(_dims, transposed=False)
+    _READERS[getattr(torch, f"conv_transpose{_dims}d")] = _convolution(_dims, transposed=True)
 
 
 @dataclass(frozen=True, slots=True)

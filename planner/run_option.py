@@ -48,6 +48,7 @@ class RunOption:
     local_workers: int = 1
     wide_layers: int = 0
     optimizer_offload: bool = False
+    sequence_parallel: bool = False
     activation_offload: float = 0.0
     frozen_type: str = ""
     optimizer: str = USUAL_OPTIMIZER
@@ -64,12 +65,16 @@ class RunOption:
             ),
             torus=self.torus or run.torus,
             local_workers=self.local_workers or run.degrees.dp,
+            sequence_parallel=self.sequence_parallel or run.sequence_parallel,
             **{name: getattr(self, name) for name in _ALIKE},
         )
 
     def sensible(self, *, pp: int, dp: int, tp: int, cp: int, ep: int) -> bool:
         """Whether the mesh can have the option and differs by it. An order of axes needs two axes
-        above 1, a type of gradient reduction needs replicas, groups of hybrid sharding two each."""
+        above 1, a type of gradient reduction needs replicas, groups of hybrid sharding two each,
+        sequence parallelism tensor-parallel ranks."""
+        if self.sequence_parallel and tp == 1:
+            return False
         usual = self.axis_order == AXIS_ORDERS[0]
         if not usual and (pp == 1 or dp == 1):
             return False
@@ -121,6 +126,7 @@ class RequestedOptions:
                   every replica where it has none
     wide_layers   first and last layers in bf16 where the rest is lower
     optimizer_offload   states may be in host memory, those of the usual optimizer
+    sequence_parallel   tensor-parallel ranks may share the tokens between their layers
     activation_offloads  shares (0 to 1) of saved activations that may be
     frozen_type   `nf4`, `int8`: storage type of frozen weights
     optimizer     of low_bits.OPTIMIZERS
@@ -138,6 +144,7 @@ class RequestedOptions:
     local_workers: int = 0
     wide_layers: int = 0
     optimizer_offload: bool = False
+    sequence_parallel: bool = False
     activation_offloads: tuple[float, ...] = ()
     frozen_type: str = ""
     optimizer: str = USUAL_OPTIMIZER
@@ -208,7 +215,11 @@ class RequestedOptions:
         }
         texts = {flag: ",".join(map(str, values)) for flag, values in given.items()}
         flags = tuple(f"{flag} {text}" for flag, text in texts.items() if text)
-        return flags + (("--optimizer-offload",) if self.optimizer_offload else ())
+        switches = {
+            "--optimizer-offload": self.optimizer_offload,
+            "--sequence-parallel": self.sequence_parallel,
+        }
+        return flags + tuple(flag for flag, on in switches.items() if on)
 
 
 def run_options(
@@ -227,6 +238,7 @@ def run_options(
     if not workers and far:
         workers = -(-base.degrees.num_devices // far[-1].part_devices)
     compressions = tuple(name if name != "none" else "" for name in asked.compressions)
+    may_share = asked.sequence_parallel and not rules.sequence_parallel  # otherwise always
     choices: dict[str, Sequence[Any]] = {
         "precision": _precisions(asked, base, rules, device),
         "axis_order": _orders(asked.orders, rules, several_levels=bool(far)),
@@ -236,6 +248,7 @@ def run_options(
         "compression": compressions or ("",),
         "local_steps": asked.local_steps or (1,),
         "optimizer_offload": (False, True) if asked.offloads else (False,),
+        "sequence_parallel": (False, True)[: 1 + may_share],
         "activation_offload": asked.activation_offloads or (0.0,),
     }
     found = []
@@ -264,6 +277,7 @@ def unoffered(asked: RequestedOptions, rules: FrameworkRules, *, hybrid: bool = 
         "local-steps": any(steps > 1 for steps in asked.local_steps),
         "wide-layers": asked.wide_layers > 0,
         "optimizer-offload": asked.offloads,
+        "sequence-parallel": asked.sequence_parallel and not rules.sequence_parallel,
         "activation-offload": any(share > 0 for share in asked.activation_offloads),
         "low-bit-weights": bool(asked.frozen_type),
         "8-bit-states": asked.optimizer == "adamw8bit",

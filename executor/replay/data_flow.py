@@ -17,7 +17,7 @@ identified by its number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -32,12 +32,15 @@ from executor.replay.torch_calls import InterceptTorchCalls
 from executor.replay.wire import narrowed, stored_type, wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
+from profiles.model.building.tensor_parallel_rules import HEAD, TABLE, Rule
 from profiles.model.fake_tensors.trace_expected_shapes import (
     ExpectedShapes,
     expected_shapes,
     loss_of,
 )
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
+from profiles.model.tracing.trace_split_layers import NoExchange, SplitLayers
+from profiles.model.tracing.trace_tensor_parallel import shard
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 """Of the tensors that cross a cut."""
@@ -323,8 +326,12 @@ def units_of(module: nn.Module, opening: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(units) if units != [""] else ("",)
 
 
-def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
+def flow_of(
+    built: BuiltModel, entries: tuple[str, ...], rules: Iterable[Rule] = (), tp: int = 1
+) -> DataFlow:
     """The data flow of a model whose blocks start at `entries`; changes the built model.
+
+    rules  of tensor and sequence parallelism over `tp` ranks, which shares the tokens of blocks
 
     Raises MismatchError if the model has no module with an entry's name, or never calls it.
     """
@@ -337,6 +344,8 @@ def flow_of(built: BuiltModel, entries: tuple[str, ...]) -> DataFlow:
                 "is for another model; plan again for this one"
             )
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        own = [rule for rule in rules if rule[1] not in (TABLE, HEAD)]  # these change no shape
+        SplitLayers(shard(built.module, own, tp), NoExchange(), rank=0).hook(built.module)
         _fake_state(built.module)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
         shapes: ExpectedShapes

@@ -36,6 +36,7 @@ from planner.costs.priced_model import (
 )
 from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
+from profiles.model.building.tensor_parallel_rules import has_shared_tokens
 from profiles.model.graph import ModelGraph
 from profiles.sourced import Sourced
 from simulator.schedules.schedule import build_schedule, schedule_kind
@@ -284,12 +285,14 @@ class SimulatorCosts:
         """The complete plan of a partition."""
         graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         kinds = [self.model.strategies[index] for index in found.strategies]
+        rules = self.model.traced.tensor_parallel if cell.degrees.tp > 1 else ()
         return Plan(
             model=self.model.traced.name,
             model_hash=self.model.traced.content_hash,
             block_entries=tuple(ref.entry for ref in graph.chain),
             tied_parameters=self.model.traced.tied_parameters,
-            tensor_parallel=self.model.traced.tensor_parallel if cell.degrees.tp > 1 else (),
+            tensor_parallel=rules,
+            sequence_parallel=has_shared_tokens(rules),
             cluster=self.model.cluster.name,
             cluster_hash=self.cluster_hash,
             workload=self.model.workload,

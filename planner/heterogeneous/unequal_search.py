@@ -20,6 +20,7 @@ from planner.heterogeneous.shares import Share, Splits, least_step_s, share_out
 from planner.heterogeneous.splits import StageTables, best_splits
 from planner.heterogeneous.stage_prices import Key, StagePrices
 from planner.space import divisors
+from profiles.model.building.tensor_parallel_rules import has_shared_tokens
 from simulator.traced.predict import predict
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Pipeline, Plan, Stage
@@ -180,12 +181,14 @@ def unlike_plan(
         )
         pipelines.append(Pipeline(stages=stages, num_microbatches=share.num_microbatches))
     used = {index for group in devices.values() for index in group}
+    rules = model.traced.tensor_parallel if tp > 1 else ()
     return Plan(
         model=model.traced.name,
         model_hash=model.traced.content_hash,
         block_entries=tuple(ref.entry for ref in chain),
         tied_parameters=model.traced.tied_parameters,
-        tensor_parallel=model.traced.tensor_parallel if tp > 1 else (),
+        tensor_parallel=rules,
+        sequence_parallel=has_shared_tokens(rules),
         cluster=model.cluster.name,
         cluster_hash=prices.cluster_hash,
         workload=model.workload,

@@ -45,6 +45,7 @@ def executable_plan(run: TrainingRun, traced: Traced, cluster: Cluster, workload
         degrees=run.degrees,
         zero_stage=run.zero_stage,
         optimizer_offload=run.optimizer_offload,
+        sequence_parallel=run.sequence_parallel,
         micro_batch=run.micro_batch,
         schedule=run.schedule if run.degrees.pp > 1 else "none",
         stages=_stages(run, entries),
@@ -83,7 +84,7 @@ def run_of_plan(plan: Plan, model: Transformer, cluster: Cluster) -> TrainingRun
         schedule=plan.schedule if plan.degrees.pp > 1 else "1f1b",
         recompute=kind.value,
         recompute_layers=most if kind is Recompute.FULL else 0,
-        sequence_parallel=rules.sequence_parallel and plan.degrees.tp > 1,
+        sequence_parallel=plan.sequence_parallel,
     )
     try:
         same = _stages(run, plan.block_entries) == plan.stages

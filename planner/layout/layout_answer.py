@@ -11,6 +11,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from simulator.energy import carbon
 from simulator.goodput.reliability import Reliability, delivered
 from simulator.training_run.fit.memory_interval import out_of_memory_probability
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
@@ -149,6 +150,8 @@ def _beside_the_axes(run: TrainingRun) -> list[str]:
         said.append(f"{run.local_workers} workers of {run.local_steps} local steps")
     if run.optimizer_offload:
         said.append("optimizer on the host")
+    if run.sequence_parallel and not load_framework(run.stack).rules.sequence_parallel:
+        said.append("sequence parallel")
     if run.activation_offload:
         said.append(f"{run.activation_offload:.0%} of activations on the host")
     if run.frozen_type:

@@ -55,7 +55,11 @@ class MeshBounds:
         one = replace(prices.base, global_batch=1)
         self._options = tuple(
             dict.fromkeys(
-                RunOption(precision=option.precision, wide_layers=option.wide_layers)
+                RunOption(
+                    precision=option.precision,
+                    wide_layers=option.wide_layers,
+                    sequence_parallel=option.sequence_parallel,
+                )
                 for option in context.options
             )
         )

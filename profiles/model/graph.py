@@ -209,6 +209,7 @@ class Parameter:
     sharded_dim  dimension split over tp, None if every tp rank has the whole weight
     tied_to      name in the whole model of an earlier parameter with the same storage, or ""
     whole_name   name in the whole model, if the parameter is outside the block's entry
+    summed       True if every tp rank has it whole, and its gradients are summed over tp
     """
 
     name: str
@@ -218,6 +219,7 @@ class Parameter:
     trainable: bool = True
     tied_to: str = ""
     whole_name: str | None = None
+    summed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

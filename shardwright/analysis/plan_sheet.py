@@ -116,6 +116,7 @@ def _decisions(answer: PlanFile) -> dict[str, str]:
         "micro-batch": f"{plan.micro_batch} ({plan.num_microbatches} per step)",
         "ZeRO stage": str(plan.zero_stage),
         "optimizer in host memory": "yes" if plan.optimizer_offload else "no",
+        "sequence parallel": "yes" if plan.sequence_parallel else "no",
         "blocks per stage": _runs([str(stage.num_blocks) for stage in plan.stages]),
         "recompute": _recompute(plan),
     }

@@ -29,6 +29,7 @@ class PlanKeywords(TypedDict, total=False):
     local_workers: int
     wide_layers: int
     optimizer_offload: bool
+    sequence_parallel: bool
     activation_offload: tuple[float, ...]
     lora: int
     base_precision: str

@@ -274,6 +274,13 @@ class PlanOptions:
         needs_framework=True,
         sweep=SweepKey.OPTION,
     )
+    sequence_parallel: bool = option(
+        False,
+        help="allow tensor-parallel ranks to share the tokens between their layers",
+        read=read_text.switch,
+        needs_framework=True,
+        sweep=SweepKey.OPTION,
+    )
     activation_offload: tuple[float, ...] = option(
         (),
         help="share of activations in host memory, or any",

@@ -98,7 +98,9 @@ def plan_command(plan: Plan) -> str:
         "-o": "plan.json",
     }
     words = ["shardwright", "plan", plan.model]
-    words += ["--stack", EXECUTOR, "--optimizer-offload"] if plan.optimizer_offload else []
+    switches = ["--optimizer-offload"] if plan.optimizer_offload else []
+    switches += ["--sequence-parallel"] if plan.sequence_parallel else []
+    words += ["--stack", EXECUTOR, *switches] if switches else []
     for flag, value in flags.items():
         words += [flag, str(value)]
     return shlex.join(words)

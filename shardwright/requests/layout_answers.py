@@ -33,11 +33,12 @@ from shardwright.requests.plan_choices import (
     step_optimizer,
 )
 from shardwright.requests.plan_request import PlanRequest, default_precision
-from shardwright.requests.plan_route import executor_space, route_of
+from shardwright.requests.plan_route import check_shared_tokens, executor_space, route_of
 from shardwright.requests.price_request import price_for
 from shardwright.requests.usual_batch import notes_on_batch
 from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
+from simulator.values.workload import Workload
 
 # Seconds of the search for each framework after the first, where the request names none.
 _OTHER_S = 6.0
@@ -109,7 +110,7 @@ class LayoutRequester:
             global_batch=request.global_batch,
             seq_len=sample.sequence_length,
             precision=precision,
-            space=self._space(described.figures, stack),
+            space=self._space(described.figures, stack, sample.sequence_length),
             options=request.choices,
             fit_risk=DEFAULT_FIT_RISK if options.fit_risk is None else options.fit_risk,
             calibration=self.calibration,
@@ -226,9 +227,14 @@ class LayoutRequester:
             for part, layout in found
         ]
 
-    def _space(self, figures: Transformer, stack: str) -> Axes:
-        space = self.request.axes
-        return executor_space(space, figures) if stack == EXECUTOR else space
+    def _space(self, figures: Transformer, stack: str, tokens: int) -> Axes:
+        space, options = self.request.axes, self.request.options
+        if stack != EXECUTOR:
+            return space
+        if not options.sequence_parallel:
+            return executor_space(space, figures)
+        check_shared_tokens(options.model, Workload(global_batch=1, sequence_length=tokens))
+        return executor_space(space, figures, tokens=tokens)
 
     def _answered(self, question: LayoutQuestion, limit_s: float) -> CachedAnswer[LayoutFile]:
         task = layout_task(question, explain=self.explain)

@@ -58,6 +58,7 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
         wide_layers=options.wide_layers,
         pipeline_layout=options.pipeline_layout,
         optimizer_offload=options.optimizer_offload,
+        sequence_parallel=options.sequence_parallel,
         activation_offloads=options.activation_offload,
         frozen_type=options.base_precision,
         optimizer=options.optimizer,

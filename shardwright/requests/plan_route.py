@@ -110,27 +110,31 @@ def _is_named(model: TracedModel) -> bool:
     return not spec.factory and spec.content_hash == model.content_hash
 
 
-def executor_space(space: Axes, figures: Transformer) -> Axes:
+def executor_space(space: Axes, figures: Transformer, *, tokens: int = 0) -> Axes:
     """The space, restricted to tensor-parallel degrees that the executor can split: every rank gets
     whole heads of queries, keys and values, and an equal share of the feed-forward layer.
+
+    tokens  of a sequence that the ranks share equally
 
     Raises InputError where --tp leaves none.
     """
     heads, keys = figures.num_heads, figures.num_kv_heads
     inner = figures.ffn_size or figures.expert_size
     able = [tp for tp in divisors(heads) if keys % tp == 0 and (not inner or inner % tp == 0)]
+    able = [tp for tp in able if tokens % tp == 0]
     allowed = tuple(tp for tp in able if space.allows("tp", tp))
     if not allowed:
+        shared = f", and {tokens} tokens with --sequence-parallel," if tokens else ""
         raise InputError(
             f"--tp {','.join(map(str, space.tp or ()))}: our executor splits {heads} heads of "
-            f"queries and {keys} of keys evenly; tp can be {', '.join(map(str, able))}, or name "
-            "another framework (--stack)"
+            f"queries and {keys} of keys{shared} evenly; tp can be {', '.join(map(str, able))}, or "
+            "name another framework (--stack)"
         )
     return replace(space, tp=allowed)
 
 
 # Options that plans for our executor have.
-_RUN_OPTIONS = ("dp_replicate", "optimizer_offload")
+_RUN_OPTIONS = ("dp_replicate", "optimizer_offload", "sequence_parallel")
 
 
 def unsupported_options(run: TrainingRun) -> str:
@@ -152,6 +156,7 @@ def _flags(run: TrainingRun) -> tuple[str, ...]:
         wide_layers=run.wide_layers,
         pipeline_layout=run.pipeline_layout,
         optimizer_offload=run.optimizer_offload,
+        sequence_parallel=run.sequence_parallel,
         activation_offloads=(run.activation_offload,) if run.activation_offload else (),
         frozen_type=run.frozen_type,
         optimizer=run.optimizer,
@@ -187,15 +192,15 @@ def runnable_answer(
         sequence_length=run.seq_len,
         precision=run.precision if run.precision in PRECISIONS else "bf16",
     )
-    traced = traced or trace_blocks(answer.model, work)
+    traced = traced or trace_blocks(answer.model, work, sequence_parallel=run.sequence_parallel)
     why = traced.why_not_tensor_parallel
     if run.degrees.tp > 1 and why:
         raise InputError(f"--tp {run.degrees.tp} cannot be used for {answer.model}: {why}")
     return plan_of_layouts(answer, traced, cluster, work)
 
 
-def trace_blocks(model: str, work: Workload) -> TracedModel:
-    """The blocks of a model on one rank."""
+def trace_blocks(model: str, work: Workload, *, sequence_parallel: bool = False) -> TracedModel:
+    """The blocks of a model on one rank, with the rules to split them."""
     import_from_here(model)
     return trace_model(
         resolve_model(model),
@@ -203,4 +208,16 @@ def trace_blocks(model: str, work: Workload) -> TracedModel:
         dtype=work.compute_dtype,
         target="gpu",
         cache=trace_cache(),
+        sequence_parallel=sequence_parallel,
     )
+
+
+def check_shared_tokens(model: str, work: Workload) -> None:
+    """Raises InputError, with the block and the reason, if our executor cannot run a model with
+    sequence parallelism."""
+    why = trace_blocks(model, work, sequence_parallel=True).why_not_sequence_parallel
+    if why:
+        raise InputError(
+            f"--sequence-parallel cannot be used for {model}: {why}. Leave it out, or name another "
+            "framework (--stack)"
+        )

@@ -62,12 +62,19 @@ def _traced(plan: Plan, cluster: Cluster) -> TracedModel:
     work = plan.workload
     target = target_of(cluster)
     return _traced_model(
-        plan.model, work.sequence_length, work.compute_dtype, plan.degrees.tp, target
+        plan.model,
+        work.sequence_length,
+        work.compute_dtype,
+        plan.degrees.tp,
+        target,
+        plan.sequence_parallel,
     )
 
 
 @functools.lru_cache(maxsize=16)
-def _traced_model(model: str, seq: int, dtype: str, tp: int, target: str) -> TracedModel:
+def _traced_model(
+    model: str, seq: int, dtype: str, tp: int, target: str, sequence_parallel: bool
+) -> TracedModel:
     return trace_model(
         resolve_model(model),
         sequence_length=seq,
@@ -75,6 +82,7 @@ def _traced_model(model: str, seq: int, dtype: str, tp: int, target: str) -> Tra
         tp_degrees=tuple(sorted({1, tp})),
         target=target,
         cache=trace_cache(),
+        sequence_parallel=sequence_parallel,
     )
 
 

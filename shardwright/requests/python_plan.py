@@ -90,12 +90,14 @@ def trace(
     precision: str = "bf16",
     tp_degrees: tuple[int, ...] = TP_DEGREES,
     target: str = "gpu",
+    sequence_parallel: bool = False,
 ) -> TracedModel:
     """The traced model of a name (shipped, config.json, `package.module:factory`), or of a torch
     module with example inputs whose dimension 0 is the batch.
 
     targets, loss_fn  of a module: the loss is loss_fn(output, targets)
     sequence_length   None for the model's default
+    sequence_parallel tensor-parallel ranks share the tokens between their layers
 
     Raises InputError for other values, TraceError if the model cannot be traced.
     """
@@ -119,6 +121,7 @@ def trace(
         tp_degrees=tp_degrees,
         target=target,
         cache=trace_cache(),
+        sequence_parallel=sequence_parallel,
     )
 
 

@@ -83,11 +83,13 @@ class Held:
     replicas shard them, the sum over all replicas.
 
     single  number of trained parameters that are a single number, which are not sharded
+    summed  elements of trained parameters with gradients that are summed over tp
     """
 
     trained: tuple[int, ...]
     frozen: int
     single: int = 0
+    summed: int = 0
 
 
 def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
@@ -106,6 +108,9 @@ def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1
         trained=tuple(dealt_elements(p.spec, shares) for p in found.values() if p.trainable),
         frozen=sum(dealt_elements(p.spec, shares) for p in found.values() if not p.trainable),
         single=sum(p.trainable and not p.spec.shape for p in found.values()),
+        summed=sum(
+            dealt_elements(p.spec, shares) for p in found.values() if p.trainable and p.summed
+        ),
     )
 
 
@@ -119,6 +124,7 @@ def held_by_stages(
         trained=tuple(size for held in each for size in held.trained),
         frozen=sum(held.frozen for held in each),
         single=sum(held.single for held in each),
+        summed=sum(held.summed for held in each),
     )
 
 

@@ -87,6 +87,17 @@ def price_tie(tie: Tie, group: DataGroup) -> Cost:
     return cost.plus(2.0 * link_s(host_of(group.device.name), tie.elements / shards))
 
 
+def price_shared(elements: int, group: DataGroup) -> Cost:
+    """The sum over tp of the gradients of whole parameters that each of its ranks applies to a
+    share of features or tokens (executor/parallelize.py, `sum_shared_gradients`), of which a rank
+    has a share where replicas shard gradients."""
+    shards = group.degrees.shard_replicas if group.sharded else 1
+    first = group.devices[0]
+    ranks = tuple(range(first, first + group.degrees.tp))
+    size = elements * group.sizes.gradient_bytes / shards
+    return exchange_in_step("all_reduce", size, ranks, group.cluster)
+
+
 def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
     """The tail of a rank that holds these parameters; `ties` are what it shares with other pipeline
     ranks.
@@ -124,6 +135,8 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
         # In fp32, each with a flag of whether the replica has it (replica_gradients.py).
         exchanges.append(_exchange(group, "all_reduce", 2 * 4.0 * held.single))
     exchanges += [price_tie(tie, group) for tie in ties]
+    if held.summed:
+        exchanges.append(price_shared(held.summed, group))
     traffic = stack.optimizer_traffic_bytes.of(group.workload.optimizer)
     shards = group.degrees.shard_replicas if group.sharded else 1
     if group.offloaded:

@@ -12,7 +12,17 @@ from profiles.document import content_hash, encode
 from profiles.errors import DocumentError
 from simulator.values.plan import Plan
 
-_PLAN = ("tp", "pp", "dp", "vpp", "zero_stage", "optimizer_offload", "micro_batch", "schedule")
+_PLAN = (
+    "tp",
+    "pp",
+    "dp",
+    "vpp",
+    "zero_stage",
+    "optimizer_offload",
+    "sequence_parallel",
+    "micro_batch",
+    "schedule",
+)
 _WORKLOAD = ("global_batch", "sequence_length", "precision", "optimizer")
 _FLAGS = {
     "zero_stage": "--zero",

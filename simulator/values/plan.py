@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from profiles.document import flattened
 from profiles.errors import InputError
+from profiles.model.building.tensor_parallel_rules import has_shared_tokens
 from simulator.schedules.schedule import Schedule, build_schedule, schedule_kind
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 from simulator.values.workload import Workload
@@ -74,6 +75,8 @@ class Plan:
     block_entries  for each block of the chain, the module whose call starts it ("" = the start)
     tied_parameters  groups of names of parameters that share one storage
     tensor_parallel  (path pattern, kind) of building/tensor_parallel_rules.py, for tp > 1
+    sequence_parallel  between the layers that tp splits, each of its ranks has a share of the
+                   tokens; needs tp > 1 and the rules for it
     cluster        name of the cluster; cluster_hash  hash of its content
     degrees        tp, pp, dp, vpp and dp_replicate; our executor has neither context nor expert
                    parallelism
@@ -101,6 +104,7 @@ class Plan:
     degrees: Degrees = field(metadata=flattened("tp", "pp", "dp", optional=("vpp", "dp_replicate")))
     zero_stage: int = 0
     optimizer_offload: bool = False
+    sequence_parallel: bool = False
     micro_batch: int
     schedule: str
     stages: tuple[Stage, ...]
@@ -116,6 +120,9 @@ class Plan:
                 "optimizer_offload=true keeps sharded states in host memory (fully_shard), and "
                 f"{why}, or optimizer_offload=false"
             )
+        if why := self._why_no_shared_tokens():
+            flag = "true" if self.sequence_parallel else "false"
+            raise InputError(f"sequence_parallel={flag}, but {why}")
         if self.pipelines is not None:
             self._check_pipelines(self.pipelines)
             return
@@ -167,6 +174,22 @@ class Plan:
         if self.pipelines is not None:
             return "unequal replicas do not run with fully_shard; use equal ones"
         return "" if self.zero_stage else "zero_stage=0 shards none; use zero_stage 1, 2 or 3"
+
+    def _why_no_shared_tokens(self) -> str:
+        rules = has_shared_tokens(self.tensor_parallel)
+        if self.sequence_parallel == rules and (self.degrees.tp > 1 or not rules):
+            return ""
+        if not self.sequence_parallel:
+            return (
+                "tensor_parallel has rules for shares of the tokens; use sequence_parallel=true, "
+                "or plan again without --sequence-parallel"
+            )
+        if self.degrees.tp == 1:
+            return "tp=1 has no other rank to share tokens with; use tp 2 or more, or false"
+        return (
+            "tensor_parallel has no rule for shares of the tokens; plan again with "
+            "--sequence-parallel, or use false"
+        )
 
     def _check_pipelines(self, pipelines: tuple[Pipeline, ...]) -> None:
         if not pipelines:

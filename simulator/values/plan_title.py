@@ -36,4 +36,6 @@ def plan_title(of: Titled) -> str:
         parts.append(f"ZeRO {of.zero_stage}")
     if isinstance(of, Plan) and of.optimizer_offload:
         parts.append("optimizer on the host")
+    if isinstance(of, Plan) and of.sequence_parallel:
+        parts.append("sequence parallel")
     return ", ".join(parts)

@@ -18,9 +18,13 @@ local_sizes view 0 2         a module with sizes of the whole in its code, see l
 sum_gradient                 a whole parameter whose gradients are summed over the ranks
 vocabulary_table, vocabulary_head  the embedding and the last linear layer, split by words where tp
                              divides their number, otherwise whole
+split_tokens X, gather_tokens X, join_tokens 0   of sequence parallelism: a module that takes its
+                             share of the tokens of its argument X (a name or a position), one
+                             that gathers the tokens of X, and one whose output is gathered
 """
 
 TABLE, HEAD = "vocabulary_table", "vocabulary_head"
+SPLIT, GATHER, JOIN = "split_tokens", "gather_tokens", "join_tokens"
 
 
 class UnevenSizeError(ValueError):
@@ -40,6 +44,16 @@ def split_of(kind: str) -> tuple[str, tuple[int, ...]]:
     _, side, parts = kind.split("_")
     sizes = tuple(int(n) for n in parts.split(":"))
     return side, (1,) * sizes[0] if len(sizes) == 1 else sizes
+
+
+def shares_tokens(kind: str) -> bool:
+    """Whether a rule is one of sequence parallelism."""
+    return kind.partition(" ")[0] in (SPLIT, GATHER, JOIN)
+
+
+def has_shared_tokens(rules: tuple[Rule, ...]) -> bool:
+    """Whether rules are of sequence parallelism, too."""
+    return any(shares_tokens(kind) for _, kind in rules)
 
 
 def fused(side: str, parts: tuple[int, ...]) -> str:

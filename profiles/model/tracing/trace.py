@@ -35,8 +35,10 @@ from profiles.model.tracing.trace_block_boundaries import (
 from profiles.model.tracing.trace_blocks import TracedBlocks
 from profiles.model.tracing.trace_derive_tensor_parallel import Derived, derive_rules
 from profiles.model.tracing.trace_errors import VALUE_DECIDES
-from profiles.model.tracing.trace_pass import NotRepeated, TracedPass
+from profiles.model.tracing.trace_pass import ExchangeNotes, NotRepeated, TracedPass
+from profiles.model.tracing.trace_shared_tokens import SharedTokens, shared_tokens
 from profiles.model.tracing.trace_side_effects import modules_above
+from profiles.model.tracing.trace_split_layers import SplitLayers
 from profiles.model.tracing.trace_tensor_parallel import shard
 
 
@@ -71,7 +73,8 @@ def trace_graph(
               it on a CPU
     like      a graph of the model at another batch or tp: of its blocks of one kind, only the first
               is traced, and values decide as there
-    rules     of tensor parallelism, valid for tp; derived if there are none
+    rules     of tensor parallelism, valid for tp, with those of sequence parallelism if the ranks
+              share the tokens; derived, without these, if there are none
     backward  False for a graph without backward ops
 
     Raises TraceError, with the op and the module, if the model cannot be traced or split by tp.
@@ -85,6 +88,9 @@ def trace_graph(
                 raise TraceError(f"{spec.source}: tp={tp} is not possible: {why}")
         built = replace(built, tensor_parallel=rules)
     sharding = shard(built.module, built.tensor_parallel, tp)
+    notes = ExchangeNotes()
+    if sharding.tokens:
+        SplitLayers(sharding, notes, rank=0).hook(built.module)
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
     skipped = repeated_as(built.module, like.chain) if like else repeated(built.module, candidates)
@@ -94,7 +100,7 @@ def trace_graph(
         whole: dict[str, str] = {}  # candidates that cannot open a block -> the reason
         while True:
             again = partial(TracedPass, built, frozenset(candidates), members, skipped, sharding)
-            run = again()
+            run = notes.traced = again()
             try:
                 run.trace(fakes, target, backward=backward)
                 inside = _within_state(run) | _differentiated(run) | _kept(run) | _not_replayed(run)
@@ -301,22 +307,32 @@ class ExecutorFacts:
     spec: ModelSpec
     derived: Derived
     tied: tuple[tuple[str, ...], ...]
+    tokens: SharedTokens
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """Rules of tensor parallelism."""
-        return self.derived.rules
+        """Rules of tensor parallelism, and of sequence parallelism if it was requested."""
+        return (*self.derived.rules, *self.tokens.rules)
 
     def why_not(self, tp: int) -> str:
         """Why the model cannot be split over `tp` ranks (1: over any number), or ""."""
-        return uneven_heads(self.spec, tp) or self.derived.why_not(tp)
+        why = self.tokens.why_not
+        return (
+            uneven_heads(self.spec, tp)
+            or self.derived.why_not(tp)
+            or (f"sequence parallelism (--sequence-parallel) is not possible: {why}" if why else "")
+        )
 
 
 @_no_garbage_collection()
-def executor_facts(spec: ModelSpec, *, sequence_length: int) -> ExecutorFacts:
+def executor_facts(
+    spec: ModelSpec, *, sequence_length: int, sequence_parallel: bool = False
+) -> ExecutorFacts:
     """The facts of a new fp32 build, with enough samples that torch takes no shortcuts."""
     built = build_model(spec, micro_batch=_SAMPLES, sequence_length=sequence_length)
-    return ExecutorFacts(spec, derive_rules(built), tied_parameters(built.module))
+    derived = derive_rules(built)
+    tokens = shared_tokens(built, derived) if sequence_parallel else SharedTokens()
+    return ExecutorFacts(spec, derived, tied_parameters(built.module), tokens)
 
 
 def tied_parameters(module: nn.Module) -> tuple[tuple[str, ...], ...]:

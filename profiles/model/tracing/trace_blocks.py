@@ -172,6 +172,7 @@ class TracedBlocks:
             trainable=tensor.requires_grad,
             tied_to=name if elsewhere else "",
             whole_name=name if outside and not elsewhere else None,
+            summed=name in self.traced.sharding.summed or None,
         )
 
     def _attention(self, index: int, boundary: set[int]) -> tuple[str, int]:

@@ -46,7 +46,7 @@ from profiles.model.tracing.trace_vocabulary import VocabularyWatch
 
 Parts = tuple[int, ...]
 _DERIVED_FOR = 2
-_SEED = 11
+SEED = 11
 _REASONS = 2
 _SMALL_MODEL = 2**26
 _LEAST_SIDE = 4  # of a part of an image, in pixels
@@ -133,7 +133,7 @@ def _derived(call: Call) -> DerivedBlock:
     with small_runs(), doing(lambda: f"tensor parallelism of {call.path or 'the model'}"):
         for thin in (True, False):  # not thin: weights that other code reads must have values
             try:
-                return _split(small_block(call, _SEED, thin=thin))
+                return _split(small_block(call, SEED, thin=thin))
             except Exception as error:  # an error of the model's code means no tensor parallelism
                 known = isinstance(error, (NotSplit, TraceError))
                 why = why or (str(error) if known else f"{type(error).__name__}: {error}")
@@ -237,10 +237,11 @@ def _rules(
                 summed[_join(member, name)].append("sum_gradient")
     modules = [path for path, _ in module.named_modules()]
     parameters = [name for name, _ in module.named_parameters()]
-    return (*_starred_rules(layers, modules), *_starred_rules(summed, parameters))
+    return (*starred_rules(layers, modules), *starred_rules(summed, parameters))
 
 
-def _starred_rules(kinds: dict[str, list[str]], every: list[str]) -> list[Rule]:
+def starred_rules(kinds: dict[str, list[str]], every: list[str]) -> list[Rule]:
+    """The rules of these paths among `every` path, with `*` for numbers if that is equivalent."""
     rules: dict[Rule, None] = {}
     patterns = {starred(path) for path in kinds}
     others: dict[str, list[list[str]]] = defaultdict(list)

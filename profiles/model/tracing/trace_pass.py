@@ -43,6 +43,7 @@ from profiles.model.tracing.trace_side_effects import (
     StateWatch,
     watched_functions,
 )
+from profiles.model.tracing.trace_split_layers import NoExchange
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 
@@ -110,6 +111,7 @@ class TracedPass:
     units: set[str] = field(default_factory=set)
     clamped: tuple[str, ...] = ()
     drawn: list[bool] = field(default_factory=list)
+    _handed_on: tuple[str, Any] = ("", None)  # the last block of a list, and its output
     _failing: tuple[BaseException | None, str] = (None, "")  # an error and its module
 
     @property
@@ -273,12 +275,22 @@ class TracedPass:
         return made
 
     def _at_candidate(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.sharding.tokens and path in self.members:
+            self._check_handed_on(path, tree_leaves((args, kwargs)))
         if path in self.called:
             return
         self.called.add(path)
         if self._cut_here(path, args, kwargs):
             self._cut(path, args, kwargs)
         self.cuts[-1].labels.append(type(module).__name__)
+
+    def _check_handed_on(self, path: str, given: list[Any]) -> None:
+        """Raises TraceError if a block does not get the tokens of the block before it."""
+        before, output = self._handed_on
+        made = tree_leaves(output)[:1]
+        if path in self.called or (made and all(x is not made[0] for x in given)):
+            why = f"{path} runs again after" if path in self.called else f"{path} does not take"
+            raise TraceError(f"sequence parallelism: {why} the tokens of {before}")
 
     def _cut_here(self, path: str, args: Any, kwargs: Any) -> bool:
         if len(self.cuts) == 1 and not self.recorder.weighted:
@@ -333,7 +345,8 @@ class TracedPass:
         self.given.enter((*args, *kwargs.values()))
         if "Attention" in type(module).__name__:
             self.attention_inputs.setdefault(path, self._numbers(tree_leaves((args, kwargs))))
-        if args and self.sharding.rule_of(path) in ("column", HEAD):
+        side = self.sharding.rule_of(path)
+        if args and (side == HEAD or (side == "column" and not self.sharding.tokens)):
             self._note_column(path, args[0])
 
     def _leave(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
@@ -344,10 +357,14 @@ class TracedPass:
             return  # a hook before the call has failed
         self.recorder.leave_module()
         self.given.leave(path)
+        if path in self.members:
+            self._handed_on = (path, output)
         if torch._C._functorch.peek_interpreter_stack() is None and self._is_unit(path, module):
             self.units.add(path)
             self.recorder.note_handed_on(tree_leaves(output))
-        if isinstance(output, Tensor) and self.sharding.rule_of(path) in ("row", TABLE):
+        side = self.sharding.rule_of(path)
+        sums = side == TABLE or (side == "row" and not self.sharding.tokens)
+        if isinstance(output, Tensor) and sums:
             size = output.numel() * output.element_size()
             self._add_collective(Phase.FORWARD, path, size)
 
@@ -422,6 +439,38 @@ class TracedPass:
         for cut in reversed(self.cuts):  # the first cut overrides later ones
             found |= dict(zip(cut.numbers, cut.specs, strict=True))
         return found
+
+
+@dataclass(slots=True)
+class ExchangeNotes(NoExchange):
+    """Records exchanges of ranks with shares of the tokens as collectives of the blocks; `Exchange`
+    of trace_split_layers.py. A gather runs again with its first product."""
+
+    traced: TracedPass | None = None
+
+    def gather(self, out: Tensor, part: Tensor) -> None:
+        """Record an all-gather."""
+        self._note("all_gather", out)
+
+    def scatter(self, out: Tensor, parts: Tensor) -> None:
+        """Record a reduce-scatter."""
+        self._note("reduce_scatter", parts)
+
+    def _note(self, operation: str, whole: Tensor) -> None:
+        assert self.traced is not None  # set before the pass runs
+        recorder, rules = self.traced.recorder, self.traced.sharding.rules
+        segment, path = recorder.place()
+        inside = (p for p, side in rules.items() if side == "column" and f"{p}.".startswith(path))
+        entry = self.traced.cuts[segment].entry
+        runs_in = next(inside, path) if path != entry else path
+        self.traced.collectives[segment].append(
+            Collective(
+                operation=operation,
+                phase=recorder.phase,
+                module=path_in_block(runs_in, entry),
+                size_bytes=whole.numel() * whole.element_size(),
+            )
+        )
 
 
 def path_in_block(path: str, entry: str) -> str:

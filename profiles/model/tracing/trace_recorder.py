@@ -164,7 +164,7 @@ class Recorder(TorchDispatchMode):
         if self.paused or func.namespace == "prim":
             return func(*args, **kwargs)
         self._sum = None
-        segment, module = self._place()
+        segment, module = self.place()
         given = tensors_in((args, kwargs))
         weighted = self.note_inputs(given, segment)
         try:
@@ -229,7 +229,8 @@ class Recorder(TorchDispatchMode):
         reach = self._known.reach(args[3])
         return replace(op, attention=replace(op.attention, mask_reach=reach))
 
-    def _place(self) -> tuple[int, str]:
+    def place(self) -> tuple[int, str]:
+        """The block and the module to which ops of this moment belong."""
         node = torch._C._current_autograd_node()
         if self.phase is Phase.FORWARD:
             self._note_differentiated(node)
@@ -342,7 +343,7 @@ class Recorder(TorchDispatchMode):
 
     def _event(self, number: int, change: int) -> None:
         if self.phase is Phase.BACKWARD:
-            self._place()
+            self.place()
             self.segments[self._segment].backward_events.append((number, change))
         else:
             self.segments[self._segment].forward_events.append((number, change))

@@ -32,6 +32,7 @@ from profiles.model.building.tensor_parallel_rules import (
     is_transposed,
     local_sizes_of,
     matches,
+    shares_tokens,
     split_of,
 )
 
@@ -40,9 +41,12 @@ from profiles.model.building.tensor_parallel_rules import (
 class Sharding:
     """Split modules (path -> `column`, `row`, TABLE or HEAD) and split parameters (name ->
     dimension, and the proportions of the adjacent parts in it); `padding` of split embeddings is
-    the word without a gradient."""
+    the word without a gradient; `tokens` are modules that take or make shares of the tokens, by
+    path, with the rule's kind; the gradients of `summed` parameters are summed over the ranks."""
 
     tp: int
+    summed: set[str] = field(default_factory=set)
+    tokens: list[tuple[str, str]] = field(default_factory=list)
     padding: dict[str, int | None] = field(default_factory=dict)
     rules: dict[str, str] = field(default_factory=dict)
     splits: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
@@ -87,6 +91,12 @@ def shard(model: nn.Module, rules: Iterable[Rule], tp: int) -> Sharding:
             if side and matches(pattern, path) and module._parameters.get("weight") is not None:
                 made.rules[path] = side
                 _shard_layer(path, module, side, parts, made)
+            if shares_tokens(kind) and matches(pattern, path):
+                made.tokens.append((path, kind))
+    sums = [pattern for pattern, kind in rules if kind == "sum_gradient"]
+    for name, _ in model.named_parameters() if sums else ():
+        if any(matches(pattern, name) for pattern in sums):
+            made.summed.add(name)
     _shard_vocabulary(model, rules, made)
     use_local_sizes(model, rules, tp)
     return made

@@ -105,7 +105,7 @@ class Recording(Watch):
         self, func: Any, name: str, path: str, number: int, args: Any, kwargs: dict[str, Any]
     ) -> Any:
         out = func(*args, **kwargs)
-        made = _made_by(name, args, out)
+        made = made_by(name, args, out)
         if made:
             values = [x.detach().clone() for x in made]
             given = tensors((args, kwargs))
@@ -131,7 +131,7 @@ def _in_place(name: str) -> bool:
     return _CHANGING.fullmatch(name) is not None
 
 
-def _made_by(name: str, args: Any, out: Any) -> list[Tensor]:
+def made_by(name: str, args: Any, out: Any) -> list[Tensor]:
     """The tensors that a call creates or changes."""
     found = tensors(args[:1]) if _in_place(name) else []
     return [*found, *(x for x in tensors(out) if all(x is not y for y in found))]
@@ -155,7 +155,7 @@ def local_sizes(whole: Recording, roles: Roles, tp: int) -> tuple[Rule, ...]:
             f"{place or 'the model'} fails on a share of its features: {first_line(error)}"
         ) from error
     for x, value in zip(found, whole.output_values, strict=True):
-        if trial.layer_of(x) or not _same(x, value):
+        if trial.layer_of(x) or not same(x, value):
             raise NotSplit(f"the output of {place} would be a share")
     return tuple(
         (path, kind) for path, sizes in trial.sizes.items() for kind in local_sizes_kinds(sizes)
@@ -204,7 +204,7 @@ class _Trial(Watch):
         whole = event.values[0].clone()
         if side == "row":
             assert event.given is not None  # a linear layer's
-            if not self.layer_of(x) or not _same(x, self._share(event.given, parts, path)):
+            if not self.layer_of(x) or not same(x, self._share(event.given, parts, path)):
                 raise NotSplit(f"the input of {path} is not its share of the features")
             return whole
         self.given_whole(path, [x])
@@ -226,7 +226,7 @@ class _Trial(Watch):
         source = self._source(tensors((args, kwargs)))
         if not source:
             out = func(*args, **kwargs)
-            made = _made_by(name, args, out)
+            made = made_by(name, args, out)
             if made and [x.shape for x in made] != [x.shape for x in self._next(name).values]:
                 raise NotSplit(f"`{name}` of {path} makes another shape")
             return out
@@ -239,7 +239,7 @@ class _Trial(Watch):
             except Exception as error:
                 failure = failure or f"fails: {next(iter(str(error).splitlines()), '')}"
                 continue
-            made = _made_by(name, args, out)
+            made = made_by(name, args, out)
             if not made:
                 return out
             self.position = here
@@ -267,7 +267,7 @@ class _Trial(Watch):
     def _is_share(self, x: Tensor, whole: Tensor, name: str) -> bool | None:
         """True for a share of the whole, False for the whole itself, otherwise None."""
         if x.shape == whole.shape:
-            return False if _same(x, whole) else None
+            return False if same(x, whole) else None
         if x.dim() != whole.dim():
             return None
         dims = [d for d in range(x.dim()) if x.shape[d] != whole.shape[d]]
@@ -280,12 +280,13 @@ class _Trial(Watch):
                 share = share_of(whole, parts, self._tp, self._tp - 1, dims[0])
             except UnevenSizeError:
                 continue
-            if _same(x, share):
+            if same(x, share):
                 return True
         return None
 
 
-def _same(x: Tensor, y: Tensor) -> bool:
+def same(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors agree, except for rounding."""
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
     if not x.is_floating_point() and not x.is_complex():

@@ -37,7 +37,7 @@ _BATCHES = (2, 3)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFile:
     """An entry of the cache: graphs at the traced batch sizes and the executor's facts, or the
-    reason why the model cannot be split by this tp degree."""
+    reason why the model cannot be split by this tp degree (1: by sequence parallelism)."""
 
     graphs: tuple[ModelGraph, ...]
     tensor_parallel: tuple[tuple[str, str], ...]
@@ -53,6 +53,8 @@ class TracedModel:
     tied_parameters  groups of parameter names that share one storage
     content_hash     of the model's spec, which identifies the model in a plan
     refused          requested tp degree -> why it is not possible, or ""
+    sequence_parallel  tensor-parallel ranks share the tokens between their layers;
+                     why_not_sequence_parallel  why they cannot, or ""
     """
 
     def __init__(
@@ -62,6 +64,8 @@ class TracedModel:
         target: str,
         spec: ModelSpec,
         refused: Mapping[int, str] = MappingProxyType({}),
+        *,
+        sequence_parallel: bool = False,
     ) -> None:
         first = files[min(files)]
         self._files = dict(files)
@@ -74,6 +78,8 @@ class TracedModel:
         self.tensor_parallel = first.tensor_parallel
         self.tied_parameters = first.tied_parameters
         self.content_hash = spec.content_hash
+        self.sequence_parallel = sequence_parallel
+        self.why_not_sequence_parallel = first.why_not
         self.tp_degrees = tuple(sorted(files))
         self.why_not_tensor_parallel = first.graphs[0].why_not_tensor_parallel or (
             next(filter(None, refused.values()), "") if len(files) == 1 else ""
@@ -112,10 +118,12 @@ def trace_model(
     tp_degrees: tuple[int, ...] = (1,),
     target: str = "gpu",
     cache: Path | None = None,
+    sequence_parallel: bool = False,
 ) -> TracedModel:
     """The traced model, without tp degrees that it cannot be split by (1 always works).
 
     cache  folder of earlier traces; torch is imported only if one is missing
+    sequence_parallel  as of TracedModel
     """
 
     @functools.cache
@@ -123,7 +131,9 @@ def trace_model(
         need_to_build(spec)
         from profiles.model.tracing.trace import executor_facts
 
-        return executor_facts(spec, sequence_length=sequence_length)
+        return executor_facts(
+            spec, sequence_length=sequence_length, sequence_parallel=sequence_parallel
+        )
 
     def trace_at(micro_batch: int, tp: int, like: ModelGraph | None = None) -> ModelGraph:
         need_to_build(spec)
@@ -151,6 +161,7 @@ def trace_model(
             graphs = (first, second)
             alone = facts().why_not(1)
             graphs = tuple(replace(graph, why_not_tensor_parallel=alone) for graph in graphs)
+            why = facts().tokens.why_not
         elif not (why := facts().why_not(tp)):
             try:
                 graphs = tuple(trace_at(batch, tp, files[1].graphs[0]) for batch in _BATCHES)
@@ -164,7 +175,7 @@ def trace_model(
         )
 
     def load_or_make(tp: int) -> TraceFile:
-        settings = (sequence_length, dtype, target, tp)
+        settings = (sequence_length, dtype, target, tp, sequence_parallel)
         return kept(lambda: make(tp), TraceFile, TRACE_SCHEMA, spec, settings, cache)
 
     files = {1: load_or_make(1)}
@@ -177,7 +188,7 @@ def trace_model(
                 refused[tp] = made.why_not
                 if made.graphs:
                     files[tp] = made
-    return TracedModel(files, trace_at, target, spec, refused)
+    return TracedModel(files, trace_at, target, spec, refused, sequence_parallel=sequence_parallel)
 
 
 def kept(

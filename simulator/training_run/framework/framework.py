@@ -43,6 +43,7 @@ OFFERS = (
     "local-steps",
     "wide-layers",
     "optimizer-offload",
+    "sequence-parallel",
     "activation-offload",
     "low-bit-weights",
     "8-bit-states",
@@ -133,7 +134,7 @@ class FrameworkRules:
     zero_stages_without_pipeline   additional ones without a pipeline
     recompute  kinds of `TrainingRun.recompute`
     partial_recompute   whether full recomputation can be limited to some layers of each stage
-    sequence_parallel   whether norms and residuals are split over tp
+    sequence_parallel   whether norms and residuals are always split over tp
     orders     axis orders of its ranks (AXIS_ORDERS), the default first
     precisions  of the matmuls
     offers     supported features of OFFERS; others are priced with a warning

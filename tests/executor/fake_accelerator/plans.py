@@ -27,6 +27,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "tie_word_embeddings": False,
     },
+    "qwen3": {
+        "model_type": "qwen3",
+        "architectures": ["Qwen3ForCausalLM"],
+        **_WIDE,
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+        "tie_word_embeddings": False,
+    },
     # Of which weights need most of the memory.
     "wide": {
         "model_type": "llama",
@@ -80,6 +88,7 @@ class Case:
     dp_replicate: int = 1
     zero: int = 0
     optimizer_offload: bool = False
+    sequence_parallel: bool = False
     schedule: str = "none"
     recompute: Recompute = Recompute.NONE
     precision: str = "fp32"
@@ -102,6 +111,7 @@ class Case:
         ]
         parts += [f"zero{self.zero}" if self.dp > 1 else "", self.precision]
         parts += ["offload" if self.optimizer_offload else ""]
+        parts += ["tokens" if self.sequence_parallel else ""]
         if self.recompute is not Recompute.NONE:
             parts.append(self.recompute.value)
         return "-".join(filter(None, parts))
@@ -132,6 +142,15 @@ def _all() -> tuple[Case, ...]:
         case("wide", "1f1b", pp=2, dp=4, zero=3, optimizer_offload=True, **bf16),
         case("wide", "zb-h1", pp=2, dp=4, zero=2, optimizer_offload=True),
         case("gpt2", "1f1b", pp=2, dp=4, zero=3, optimizer_offload=True),
+        case("llama", dp=4, tp=2, sequence_parallel=True),
+        case("llama", dp=2, tp=4, zero=3, recompute=FULL, sequence_parallel=True, **bf16),
+        case("llama", "1f1b", pp=2, dp=2, tp=2, zero=1, sequence_parallel=True, **bf16),
+        case("llama", "zb-h1", pp=4, tp=2, sequence_parallel=True),
+        case("llama", tp=8, recompute=ATTENTION, sequence_parallel=True),
+        case("gpt2", dp=4, tp=2, zero=2, sequence_parallel=True, **bf16),
+        case("gpt2", "interleaved", pp=2, dp=2, tp=2, zero=3, sequence_parallel=True),
+        case("qwen3", "1f1b", pp=2, dp=2, tp=2, recompute=FULL, sequence_parallel=True),
+        case("bert", dp=4, tp=2, zero=1, sequence_parallel=True),
         case("llama", dp=8, zero=3, recompute=FULL),
         case("llama", dp=8, zero=0, recompute=ATTENTION, **bf16),
         case("llama", dp=2, tp=4, zero=1, recompute=FULL, **bf16),
@@ -208,17 +227,18 @@ def source_of(model: str, folder: Path) -> str:
 def traced_for(case: Case, folder: Path) -> tuple[TracedModel, ModelSpec]:
     """The case's model, traced for an accelerator."""
     spec = resolve_model(source_of(case.model, folder))
-    return _traced(spec, case.precision, case.tp), spec
+    return _traced(spec, case.precision, case.tp, case.sequence_parallel), spec
 
 
 @lru_cache(maxsize=16)
-def _traced(spec: ModelSpec, precision: str, tp: int) -> TracedModel:
+def _traced(spec: ModelSpec, precision: str, tp: int, sequence_parallel: bool) -> TracedModel:
     return trace_model(
         spec,
         sequence_length=LENGTH,
         dtype={"fp32": "float32", "bf16": "bfloat16"}[precision],
         tp_degrees=(1, tp) if tp > 1 else (1,),
         target="gpu",
+        sequence_parallel=sequence_parallel,
     )
 
 
@@ -245,6 +265,7 @@ def plan_of(case: Case, traced: TracedModel, *, micro_batch: int = 2) -> Plan:
         ),
         zero_stage=case.zero if case.dp > 1 else 0,
         optimizer_offload=case.optimizer_offload,
+        sequence_parallel=case.sequence_parallel,
         micro_batch=micro_batch,
         schedule=case.schedule,
         stages=tuple(

@@ -50,8 +50,10 @@ def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
     with _exchanges() as seen:
         step_tail.tail_of(plan, at.pp, graph, data_group(plan, at.pp, cluster, stack))
     group = set(degrees.group("dp", pp=at.pp))
+    split = set(degrees.group("tp", pp=at.pp)) if degrees.tp > 1 else set()
     for operation, size, devices in seen:
-        found["dp" if group.issuperset(devices) else "tie", operation] += size
+        axis = "tp" if split == {*devices} else "dp" if group.issuperset(devices) else "tie"
+        found[axis, operation] += size
     sizes = stack.bytes_of(plan.workload.precision)
     gathers = {2: 0 if plan.pipelined else 1, 3: 2}
     for number in plan.stages_of(at.pp):

@@ -297,6 +297,7 @@ def test_every_rank_runs_on_the_device(case: Case) -> None:
 # What is not priced as it is, measured on 2026-11-28, and why.
 _UNDER_WAY = "all messages are priced as under way at the peak"
 _OPENS = "a layer opens a stage, priced behind another one"
+_INPUT = "what a layer is given is priced as kept, of which it keeps a copy alone"
 _OPEN = "not explained"
 HELD = {
     "llama-1f1b-pp8-fp32": f"-4.8 % on the first rank: {_UNDER_WAY}",
@@ -315,6 +316,8 @@ HELD = {
     "unet-1f1b-pp4-dp2-zero0-fp32": f"+15 % of 1.4 MB on the first rank: {_OPEN}",
     "resnet-dp8-zero0-fp32": "+6.4 %: a bucket of gradients (25 MiB) is under way in the backward, "
     "priced behind it",
+    "llama-zb-h1-pp4-tp2-fp32-tokens": f"-4.0 % on the first rank: {_INPUT}",
+    "bert-dp4-tp2-zero1-fp32-tokens": f"-4.8 %: {_INPUT}",
     "vit-dp8-zero3-bf16": f"+4.9 %: {_OPEN}",
     "vit-dualpipev-pp2-dp4-vpp2-zero2-fp32": f"+3.1 % on the first rank: {_OPEN}",
 }

@@ -58,6 +58,10 @@ ASKED = {
         question("llama-3.1-8b", "1x2xh100-sxm", stack="torch", batch=8, seq=2048),
         RequestedOptions(optimizer_offload=True),
     ),
+    "shared tokens": (
+        question("llama-3.1-8b", "1x4xh100-sxm", stack="torch", batch=8, seq=2048, tp=(1, 2, 4)),
+        RequestedOptions(sequence_parallel=True),
+    ),
     "hybrid sharding": (
         question(
             on="4x8xh100-sxm", stack="torchtitan", tp=(1, 2), cp=(1, 2), dp_replicate=(1, 2, 4)

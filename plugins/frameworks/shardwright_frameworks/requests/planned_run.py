@@ -92,7 +92,7 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
         device=device,
         node_devices=node_devices,
         degrees=plan.degrees,
-        sequence_parallel=False,
+        sequence_parallel=plan.sequence_parallel,
         zero_stage=plan.zero_stage,
         optimizer_offload=plan.optimizer_offload,
         recompute=_kind(stages),
