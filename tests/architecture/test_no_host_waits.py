@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 # (file, function) -> what it may do, and why. Nothing of it runs in a step of training.
 ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     # The check of gradients, and the search for what is not finite, are runs of their own.
-    ("check.py", "_checked"): ("gather_all",),
+    ("check.py", "check_gradients"): ("gather_all",),
     ("check.py", "reference_gradients"): ("cpu", "float"),
     ("check.py", "compare_gradients"): ("float",),
     ("check.py", "relative_error"): ("float",),
