@@ -186,7 +186,7 @@ RESIDENT = (
 )
 OFFLOADING = ("offload-zero-3", "offload-zero-2", "offload-tied")
 QUICK = (*RESIDENT, *OFFLOADING)
-IN_VALIDATE = ("zero-0", "hsdp-zero-3", "cnn-zero-2", "gpipe-recompute", "offload-zero-2")
+IN_VALIDATE = ("zero-0", "hsdp-1f1b", "cnn-zero-2", "gpipe-recompute", "offload-zero-2")
 """Walked by make validate: the other plans run every line of the executor that these run."""
 
 
@@ -263,7 +263,7 @@ def test_zero_3_gathers_for_every_forward_and_backward_of_a_pipeline_and_no_more
             assert len(set(sizes.values())) == 1
 
 
-@pytest.mark.parametrize("name", ["1f1b-bf16", "hsdp-1f1b"])
+@_each(("1f1b-bf16", "hsdp-1f1b"))
 def test_the_last_stage_keeps_nothing_of_a_micro_batch_but_its_loss(name: str) -> None:
     last = list(whole(quick(name)).values())[-1]
     held = last.held[:-1]  # the last backward sends gradients away
