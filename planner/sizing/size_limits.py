@@ -46,7 +46,7 @@ def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[Sized
         late = question.deadline_s is not None and better.hours * 3600 > question.deadline_s
         dear = better.usd is not None and better.usd > (question.budget_usd or math.inf)
         days = format_days(better.hours / 24)
-        what = f"{better.devices:,} {better.choice.asked} would take {days} d" + (
+        what = f"{better.devices:,} {better.choice.each} would take {days} d" + (
             f" and {format_usd(better.usd)}" if better.usd is not None else ""
         )
         if late:
@@ -90,7 +90,7 @@ def memory_short(question: SizeQuestion, solver: LayoutSolver) -> str:
         return ""
     devices = choice.most * choice.node_devices
     return (
-        f"on {devices:,} {choice.asked} the layout that comes nearest needs "
+        f"on {devices:,} {choice.each} the layout that comes nearest needs "
         f"{format_bytes(miss.memory.needed_bytes)} of {format_bytes(miss.capacity_bytes)} that "
         f"may be used ({stack.name}: {layout_title(miss.run)})"
     )

@@ -58,6 +58,11 @@ class DeviceChoice:
                 "is an empty range (--nodes, --devices)"
             )
 
+    @property
+    def each(self) -> str:
+        """One device of it: `h100-sxm` of `4xh100-sxm`, behind a number of devices."""
+        return self.asked.removeprefix(f"{self.node_devices}x")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackChoice:

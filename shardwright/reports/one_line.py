@@ -27,9 +27,15 @@ def one_line(label: str, *parts: str, style: str = "", bold: bool = False) -> Te
     return Text.assemble((label, "bold" if bold else style), (line, style))
 
 
+# Required packages, and a batch that was probably meant in tokens.
+_FIRST = ("(install ", "--global-batch counts")
+
+
 def some_of(sentences: Sequence[str], room: int) -> str:
-    """The sentences that fit, without what they have in brackets, and the number of the others."""
-    short = [re.sub(r" \([^()]*\)", "", sentence) for sentence in sentences]
+    """The sentences that fit, without their parts in brackets, and the number of the others; those
+    of `_FIRST` precede."""
+    ordered = sorted(sentences, key=lambda said: not any(words in said for words in _FIRST))
+    short = [re.sub(r" \([^()]*\)", "", sentence) for sentence in ordered]
     more = f"; {len(short)} more (--explain)"
     line, shown = "", 0
     for sentence in short:

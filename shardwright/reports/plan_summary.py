@@ -57,9 +57,7 @@ def plan_summary(answer: PlanFile, price_notes: Sequence[str] = ()) -> Renderabl
         step = format_time(other.step_time_s)
         lines.append(one_line(label, f"{step}: {plan_title(other.plan)}", other.why_not_first))
     old = [each.split(" on 20")[0] for each in price_notes if prediction.price_usd_per_hour]
-    # Required packages first.
-    assumed = sorted([*old, *answer.assumptions], key=lambda said: "(install " not in said)
-    if assumed:
+    if assumed := [*old, *answer.assumptions]:
         lines.append(one_line("Assumed ", some_of(assumed, WIDTH - _LABEL), style="dim"))
     return Group(*lines)
 

@@ -35,6 +35,7 @@ from shardwright.requests.plan_choices import (
 from shardwright.requests.plan_request import PlanRequest, default_precision
 from shardwright.requests.plan_route import check_shared_tokens, executor_space, route_of
 from shardwright.requests.price_request import price_for
+from shardwright.requests.usual_batch import notes_on_batch
 from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 from simulator.values.workload import Workload
@@ -115,7 +116,8 @@ class LayoutRequester:
             calibration=self.calibration,
             lora_rank=options.lora,
         )
-        return question, (*request.assumed, *sample.assumptions, *told)
+        many = notes_on_batch(request.global_batch, sample.sequence_length)
+        return question, (*many, *request.assumed, *sample.assumptions, *told)
 
     @property
     def compared(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from shardwright.requests.plan_choices import (
 )
 from shardwright.requests.price_request import price_notes
 from shardwright.requests.report_paths import ReportPaths
-from shardwright.requests.usual_batch import UsualBatch, usual_batch
+from shardwright.requests.usual_batch import UsualBatch, notes_on_batch, usual_batch
 from simulator.goodput.reliability_inputs import ReliabilityInputs, inputs_at, read_reliability
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.workload import Workload
@@ -197,4 +197,5 @@ def workload_of(request: PlanRequest) -> tuple[Workload, tuple[str, ...]]:
         precision=precision,
         optimizer=step_optimizer(request.options),
     )
-    return work, (*request.assumed, *sample.assumptions, *notes)
+    many = notes_on_batch(request.global_batch, sample.sequence_length)
+    return work, (*many, *request.assumed, *sample.assumptions, *notes)

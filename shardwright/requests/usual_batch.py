@@ -1,4 +1,4 @@
-"""`usual_batch`: sequences per step of `plan` and `size` if the request gives no batch."""
+"""Sequences per step of `plan` and `size`: if the request gives none, and if it gives very many."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _RULE = (
     (65e9, 2**22, "Llama 2, arXiv 2307.09288"),
     (float("inf"), 2**24, "Llama 3 405B, arXiv 2407.21783"),
 )
+# Ten times the largest of them.
+_MANY_TOKENS = 10 * 2**24
 # MLPerf Training 4.1, llama2_70b_lora.
 _ADAPTER_BATCH = 8
 
@@ -48,6 +50,15 @@ def usual_batch(model: str, parameters: float, seq_len: int, *, adapters: bool) 
         words=f"{sequences:,} sequences a step, {_tokens(tokens)} tokens ({source}; "
         "--global-batch)",
     )
+
+
+def notes_on_batch(sequences: int, seq_len: int) -> tuple[str, ...]:
+    """A note if a step has ten times as many tokens as in any published run, which suggests a batch
+    in tokens."""
+    tokens = sequences * seq_len
+    if tokens < _MANY_TOKENS:
+        return ()
+    return (f"a step has {format_count(tokens)} tokens: --global-batch counts sequences",)
 
 
 def _divisible(sequences: float) -> int:

@@ -7,11 +7,13 @@ those of the trace.
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.loaders import resolve_model
-from profiles.model.tracing.traced import trace_model
+from profiles.model.tracing.traced import TracedModel, trace_model
 from shardwright import api
 from simulator.traced.predict import predict
 from simulator.values.workload import Workload
@@ -34,13 +36,15 @@ QUESTIONS = (
 )
 
 
+@functools.cache
+def traced(model: str, sequence_length: int) -> TracedModel:
+    return trace_model(resolve_model(model), sequence_length=sequence_length, dtype="bfloat16")
+
+
 @pytest.mark.parametrize(("model", "on", "work", "pins", "most"), QUESTIONS)
 def test_blocks_and_layouts_take_about_as_long(model, on, work, pins, most):
     answer = api.plan(model, on, work, **pins)
-    traced = trace_model(
-        resolve_model(model), sequence_length=work.sequence_length, dtype=work.compute_dtype
-    )
-    whole = predict(answer.plan, traced, get_cluster(on))
+    whole = predict(answer.plan, traced(model, work.sequence_length), get_cluster(on))
     blocks = whole.step_time_s
     layout = answer.prediction.step_time_s
     assert blocks.value == pytest.approx(layout.value, rel=most)

@@ -157,10 +157,8 @@ def test_saved_bytes_equal_what_real_tensors_hold(name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_shipped_models_trace(every: bool) -> None:
-    """One model of six types with different layers, or every model."""
-    by_type = {resolve_model(name).config["model_type"]: name for name in model_names()[::-1]}
-    types = ("llama", "mixtral", "deepseek_v3", "bert", "vit", "whisper")
-    for name in model_names() if every else [by_type[each] for each in types]:
+    """Two models with layers of several kinds, or every model."""
+    for name in model_names() if every else ("deepseek-v3", "whisper-large"):
         length = {"bert-large": 128, "whisper-large": 64}.get(name, 256)
         graph = trace_graph(
             resolve_model(name), micro_batch=2, sequence_length=length, dtype="bfloat16"

@@ -276,3 +276,9 @@ def test_a_model_trained_in_fp8_is_sized_in_fp8_on_devices_that_all_have_it() ->
         size_flags(SizeOptions(**given, on="h800-sxm,a100-sxm-80gb")), today="2026-11-27"
     )
     assert mixed.question.precision == "bf16"
+
+
+def test_parts_of_nodes_are_rented_by_their_device() -> None:
+    """It was `8 x 4 4xh100-sxm`."""
+    text = typed(*SMALL, *STACK, "--tokens", "10B", "--on", "4xh100-sxm", "--nodes", "2")
+    assert text.splitlines()[0].startswith("Rent    2 x 4 h100-sxm (8 devices)")

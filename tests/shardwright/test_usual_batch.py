@@ -15,6 +15,7 @@ from shardwright.requests.named_model import described_of
 from shardwright.requests.plan_request import plan_batch, plan_request
 from shardwright.requests.usual_batch import usual_batch
 from shardwright.runs.whole_run import whole_run, whole_runs
+from tests.shardwright.test_cli import shardwright
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,16 @@ def test_published_runs_are_of_shipped_models() -> None:
     found = whole_run("deepseek-v3")
     assert found is not None
     assert found.hours_per_trillion == pytest.approx(180e3)
+
+
+def test_a_batch_meant_in_tokens_is_noticed() -> None:
+    """`--global-batch 4M` is no error, but a step of hours."""
+    done = shardwright(
+        *("plan", "gpt2", "--on", "8xh100-sxm", "--global-batch", "4M", "--seq", "1024"),
+        *("--stack", "megatron-core"),
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("Assumed "))
+    assert "a step has 4.10 B tokens: --global-batch counts sequences" in line
+    usual = shardwright("plan", "gpt2", "--on", "8xh100-sxm", "--stack", "megatron-core")
+    assert "counts sequences" not in usual.stdout

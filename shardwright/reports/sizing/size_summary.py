@@ -78,7 +78,7 @@ def size_summary(
         *model,
         one_line(
             "Rent    ",
-            f"{run.nodes:,} x {per_node} {run.choice.asked} ({run.devices:,} devices){spares}",
+            f"{run.nodes:,} x {per_node} {run.choice.each} ({run.devices:,} devices){spares}",
             _proof(answer),
             f"{idle:,} idle" if idle else "",
             bold=True,
@@ -161,7 +161,7 @@ def _next(answer: SizeAnswer, room: int) -> list[Text]:
     lines = []
     for number, other in enumerate((*devices, *frameworks)):
         device = number < len(devices)
-        name = f"{other.run.devices:,} {other.run.choice.asked}"
+        name = f"{other.run.devices:,} {other.run.choice.each}"
         if not device:
             little = _little(other)
             name = f"{other.run.stack} ({little})" if little else other.run.stack
@@ -234,6 +234,6 @@ def _versus_lines(text: str, first: Sized, second: Sized) -> list[Text]:
         said.append(f"cheaper with probability {format_probability(found.cheaper)}")
     days = format_interval(other.days.scaled(86400.0))
     return [
-        one_line("Versus  ", f"{text}: {run.devices:,} {run.choice.asked}", days, usd),
+        one_line("Versus  ", f"{text}: {run.devices:,} {run.choice.each}", days, usd),
         one_line("        ", *said),
     ]

@@ -76,7 +76,7 @@ def owned_beside(
     rented_days = best.days.value
     usd = best.usd.value if best.usd is not None else None
     rented_rate = run.tokens / rented_days
-    rented_title = f"rented alone, {run.devices:,} {run.choice.asked}"
+    rented_title = f"rented alone, {run.devices:,} {run.choice.each}"
     options = [
         OwnedOption(title=rented_title, days=rented_days, tokens_per_day=rented_rate, usd=usd)
     ]

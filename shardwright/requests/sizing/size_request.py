@@ -36,7 +36,7 @@ from shardwright.requests.sizing.size_flags import (
     SizeFlags,
     devices_of,
 )
-from shardwright.requests.usual_batch import usual_batch
+from shardwright.requests.usual_batch import notes_on_batch, usual_batch
 from simulator import scaling_law
 from simulator.goodput.reliability_inputs import DEFAULT, SPOT, ReliabilityInputs, read_reliability
 from simulator.training_run.framework.framework import (
@@ -104,6 +104,7 @@ def size_request(
         )
         batches = (usual.sequences,)
         assumed.append(usual.words)
+    assumed += notes_on_batch(max(batches), sample.sequence_length)
     reliability = _reliability(flags, assumed)
     pue, region = _site(flags, today, assumed)
     tokens = flags.tokens

@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -119,13 +119,14 @@ def distinct(plan: Plan) -> list[int]:
     return [plan.degrees.rank(pp=rank) for rank in range(plan.degrees.pp)]
 
 
-@lru_cache(maxsize=1)
-def quick() -> dict[str, dict[int, Walk | str]]:
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        plans = quick_plans(folder)
-        jobs = [(plan, resolve_model(plan.model), distinct(plan)) for plan in plans.values()]
-        return dict(zip(plans, walks_of(jobs, folder), strict=True))
+@cache
+def quick(name: str) -> dict[int, Walk | str]:
+    """The walks of one rank of each stage of a quick plan."""
+    with TemporaryDirectory() as path:
+        folder = Path(path)
+        plan = quick_plans(folder)[name]
+        (walks,) = walks_of([(plan, resolve_model(plan.model), distinct(plan))], folder)
+        return walks
 
 
 @lru_cache(maxsize=2)
@@ -185,24 +186,34 @@ RESIDENT = (
 )
 OFFLOADING = ("offload-zero-3", "offload-zero-2", "offload-tied")
 QUICK = (*RESIDENT, *OFFLOADING)
+IN_VALIDATE = ("zero-0", "hsdp-zero-3", "cnn-zero-2", "gpipe-recompute", "offload-zero-2")
+"""Walked by make validate: the other plans run every line of the executor that these run."""
 
 
-@pytest.mark.parametrize("name", QUICK)
+def _each(names: Sequence[str]) -> pytest.MarkDecorator:
+    """The test for each of the plans."""
+    slow = pytest.mark.slow
+    return pytest.mark.parametrize(
+        "name", [pytest.param(n, marks=slow) if n in IN_VALIDATE else n for n in names]
+    )
+
+
+@_each(QUICK)
 def test_a_step_runs_on_the_device(name: str) -> None:
-    assert not errors(quick()[name])
+    assert not errors(quick(name))
 
 
-@pytest.mark.parametrize("name", RESIDENT)
+@_each(RESIDENT)
 def test_the_host_waits_for_nothing(name: str) -> None:
-    walks = list(whole(quick()[name]).values())
+    walks = list(whole(quick(name)).values())
     assert not host_work(walks)
     assert not any(walk.waits for walk in walks)
 
 
-@pytest.mark.parametrize("name", OFFLOADING)
+@_each(OFFLOADING)
 def test_an_optimizer_in_host_memory_has_the_host_wait_for_gradients_alone(name: str) -> None:
     """Once for each gradient, which a second micro-batch is added to on the host."""
-    for walk in whole(quick()[name]).values():
+    for walk in whole(quick(name)).values():
         assert not host_work([walk], offloaded=True)
         places = Counter((thing.kind, thing.where) for thing in walk.found)
         assert places["on host", "executor/rank.py:update"] == 1
@@ -210,30 +221,30 @@ def test_an_optimizer_in_host_memory_has_the_host_wait_for_gradients_alone(name:
         assert walk.waits == down - places["on host", _ALONE] > 0
 
 
-@pytest.mark.parametrize("name", OFFLOADING)
+@_each(OFFLOADING)
 def test_shards_are_not_on_the_device(name: str) -> None:
     """Between steps it has inputs and buffers, less than 1 % of the weights' 50 KB and more."""
-    for walk in whole(quick()[name]).values():
+    for walk in whole(quick(name)).values():
         assert walk.built < 4096
 
 
-@pytest.mark.parametrize("name", QUICK)
+@_each(QUICK)
 def test_nothing_is_left_of_a_rank(name: str) -> None:
-    for walk in whole(quick()[name]).values():
+    for walk in whole(quick(name)).values():
         assert not walk.alive
         assert walk.left < FLAGS_BYTES
 
 
-@pytest.mark.parametrize("name", QUICK)
+@_each(QUICK)
 def test_a_rank_is_built_in_what_it_holds(name: str) -> None:
     """These models are a few kilobytes: what a unit's shares are padded to is as large as it."""
-    for walk in whole(quick()[name]).values():
+    for walk in whole(quick(name)).values():
         assert walk.build_peak <= MOST_WHILE_BUILT * walk.built + 2 * walk.unit
 
 
-@pytest.mark.parametrize("name", QUICK)
+@_each(QUICK)
 def test_gradients_are_sent_before_the_backward_is_over(name: str) -> None:
-    for walk in whole(quick()[name]).values():
+    for walk in whole(quick(name)).values():
         first = next(m for m in walk.messages if _sums_gradients(m))
         running = re.fullmatch(r"\d+[BIW]\d+", first.during)
         assert running or first.backward < walk.backwards - 1
@@ -241,7 +252,7 @@ def test_gradients_are_sent_before_the_backward_is_over(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["zb-h1", "zbv-tied"])
 def test_zero_3_gathers_for_every_forward_and_backward_of_a_pipeline_and_no_more(name: str) -> None:
-    for walk in whole(quick()[name]).values():
+    for walk in whole(quick(name)).values():
         gathered: dict[str, Counter[str]] = defaultdict(Counter)
         for message in walk.messages:
             if message.operation == "_allgather_base":
@@ -254,7 +265,7 @@ def test_zero_3_gathers_for_every_forward_and_backward_of_a_pipeline_and_no_more
 
 @pytest.mark.parametrize("name", ["1f1b-bf16", "hsdp-1f1b"])
 def test_the_last_stage_keeps_nothing_of_a_micro_batch_but_its_loss(name: str) -> None:
-    last = list(whole(quick()[name]).values())[-1]
+    last = list(whole(quick(name)).values())[-1]
     held = last.held[:-1]  # the last backward sends gradients away
     assert len(held) == 3
     assert max(held) - min(held) < 64

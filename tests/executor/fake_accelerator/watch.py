@@ -34,6 +34,7 @@ from tests.executor.fake_accelerator.device import NAME
 
 _BACKWARD = re.compile(r"\d+[BIW]\d+")
 
+_DEVICE = torch.ops.prim.device.default
 aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functional
 
 ROOT = Path(__file__).parents[3]
@@ -178,6 +179,9 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            # As FakeTensorMode answers it: autograd reads it at least twice per op.
+            return torch.device("meta") if _in_kernel(args[0]) else args[0].fake_device
         if any(t is DTensor for t in types):
             return NotImplemented
         asks = func in (aten._local_scalar_dense.default, aten.item.default)
@@ -247,6 +251,10 @@ class Watch(TorchDispatchMode):
         )
         if any(x.device.type == "cpu" for x in tensors):
             self._note("sent by host", func)
+
+
+def _in_kernel(x: FakeTensor) -> bool:
+    return bool(x.fake_mode.in_kernel_invocation)
 
 
 def _answer(x: Tensor) -> bool | int | float:
