@@ -42,7 +42,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, features] as given."""
-        return self.change(x) + self.mlp(self.norm(x))
+        y: Tensor = self.mlp(self.norm(x))
+        return self.change(x) + y
 
 
 class Scaled(Block):
@@ -55,7 +56,8 @@ class Scaled(Block):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, tokens, features] as given."""
         y: Tensor = self.norm(x) * (1.0 + self.scale.float())
-        return x + self.mlp(y + self.shift)
+        z: Tensor = self.mlp(y + self.shift)
+        return x + z
 
 
 class Gated(Mlp):
