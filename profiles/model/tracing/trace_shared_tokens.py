@@ -176,7 +176,9 @@ class _ShareOfTokens(Watch):
         self._on_whole: set[str] = set()
         named = self.module.named_parameters(remove_duplicate=False)
         # id of a weight, or of a tensor that is computed from some -> (it, names)
-        self._weights = {id(p): (p, frozenset([name])) for name, p in named}
+        self._weights: dict[int, tuple[Tensor, frozenset[str]]] = {
+            id(p): (p, frozenset([name])) for name, p in named
+        }
         for path in gathering:
             child = self.module.get_submodule(path)
             child.forward = self._gathering(path, child.forward)
