@@ -57,7 +57,9 @@ def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
 
 def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
     """Raises InputError for options of layouts only."""
-    need_framework(request.options, f"this is planned block by block: {why}")
+    need_framework(
+        replace(request.options, sequence_parallel=False), f"this is planned block by block: {why}"
+    )
     for each in options_of(PlanOptions):
         if each.layouts_only and each.is_set(getattr(request.options, each.name)):
             raise InputError(
@@ -76,7 +78,15 @@ def _plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     work, assumed = workload_of(request)
     options = request.options
     spec = resolve_model(options.model)
-    task = task_of(spec, request.cluster, work, space, solver=options.solver, seed=options.seed)
+    task = task_of(
+        spec,
+        request.cluster,
+        work,
+        space,
+        solver=options.solver,
+        seed=options.seed,
+        sequence_parallel=options.sequence_parallel,
+    )
 
     tracing = Heartbeat(f"tracing {options.model}", quiet=output.quiet or output.json)
 
@@ -122,7 +132,15 @@ def _plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     }
     words = f"tracing {options.model} and searching on mixed devices"
     with Heartbeat(words, quiet=output.quiet or output.json):
-        task = task_of(spec, cluster, work, space, solver=options.solver, seed=options.seed)
+        task = task_of(
+            spec,
+            cluster,
+            work,
+            space,
+            solver=options.solver,
+            seed=options.seed,
+            sequence_parallel=options.sequence_parallel,
+        )
         answer = plan_mixed(
             trace_task(task),
             cluster,

@@ -215,9 +215,4 @@ def trace_blocks(model: str, work: Workload, *, sequence_parallel: bool = False)
 def check_shared_tokens(model: str, work: Workload) -> None:
     """Raises InputError, with the block and the reason, if our executor cannot run a model with
     sequence parallelism."""
-    why = trace_blocks(model, work, sequence_parallel=True).why_not_sequence_parallel
-    if why:
-        raise InputError(
-            f"--sequence-parallel cannot be used for {model}: {why}. Leave it out, or name another "
-            "framework (--stack)"
-        )
+    trace_blocks(model, work, sequence_parallel=True).need_shared_tokens()

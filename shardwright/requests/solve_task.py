@@ -31,6 +31,7 @@ class Task:
 
     tp_degrees  for which the model is traced
     version     of the sender's code and data (planner/batch/answer_cache.py)
+    sequence_parallel  tensor-parallel ranks share the tokens between their layers
     """
 
     spec: ModelSpec
@@ -41,6 +42,7 @@ class Task:
     seed: int
     tp_degrees: tuple[int, ...]
     version: str
+    sequence_parallel: bool = False
 
 
 def task_of(
@@ -51,6 +53,7 @@ def task_of(
     *,
     solver: str = "auto",
     seed: int = 0,
+    sequence_parallel: bool = False,
 ) -> Task:
     """The task of finding the best plan; free tensor parallelism stays within a node.
 
@@ -68,6 +71,7 @@ def task_of(
         seed=seed,
         tp_degrees=degrees,
         version=code_and_data_version(),
+        sequence_parallel=sequence_parallel,
     )
 
 
@@ -87,15 +91,22 @@ def _check_heads(spec: ModelSpec, degrees: tuple[int, ...]) -> None:
 
 
 def trace_task(task: Task) -> TracedModel:
-    """The traced model of a task, from the cache of traces if possible."""
-    return trace_model(
+    """The traced model of a task, from the cache of traces if possible.
+
+    Raises InputError, with the block and the reason, if its ranks cannot share tokens as they
+    should.
+    """
+    traced = trace_model(
         task.spec,
         sequence_length=task.workload.sequence_length,
         dtype=task.workload.compute_dtype,
         tp_degrees=task.tp_degrees,
         target=python_plan.target_of(task.cluster),
         cache=trace_cache(),
+        sequence_parallel=task.sequence_parallel,
     )
+    traced.need_shared_tokens()
+    return traced
 
 
 def key_of(task: Task | LayoutTask, traced: TracedModel | None = None) -> str:
@@ -107,7 +118,14 @@ def key_of(task: Task | LayoutTask, traced: TracedModel | None = None) -> str:
     if task.spec.factory:
         model = trace_content(traced if traced is not None else trace_task(task))
     return answer_key(
-        content_hash({"model": model, "tp_degrees": task.tp_degrees, "name": task.spec.source}),
+        content_hash(
+            {
+                "model": model,
+                "tp_degrees": task.tp_degrees,
+                "name": task.spec.source,
+                "sequence_parallel": task.sequence_parallel,
+            }
+        ),
         task.cluster,
         task.workload,
         task.space,

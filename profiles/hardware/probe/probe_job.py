@@ -48,7 +48,8 @@ def run_cases(content: Mapping[str, Any], reporter: Progress) -> dict[str, Any]:
     torch.manual_seed(rank)
     machine = _device_facts(device)
     groups = {size: dist.new_group(range(size)) for size in range(2, world_size + 1)}
-    emulated = _is_emulated(device)
+    half = any(case.dtype == "bfloat16" for case in cases)
+    emulated = half and _is_emulated(device)
     before = () if _cuda() else time_references(effort.reference_s / 2, barrier=dist.barrier)
     answers: list[tuple[Sample, ...]] = []
     rounds: list[tuple[float, ...]] = []

@@ -34,6 +34,7 @@ from profiles.model.graph import (
 from profiles.model.kernels import DeviceKernel
 from profiles.model.steps.module_step import StepPrecision
 from profiles.model.steps.trace_device_functions import AutocastShapes, DeviceKernels
+from profiles.model.tracing.trace_checkpoints import modes_in_checkpoints
 from profiles.model.tracing.trace_errors import check_loss, failure_text
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_kernels import device_kernels, laid_out
@@ -73,6 +74,7 @@ def trace_module_step(
         stack.enter_context(DeviceKernels(write_attention_out=not fused_attention))
         # Inputs have no padding, as transformers would read the values of a padding mask.
         stack.enter_context(as_in_real_runs(built.module))
+        stack.enter_context(modes_in_checkpoints())
         stack.enter_context(recorder)
         where = "forward pass"
         try:

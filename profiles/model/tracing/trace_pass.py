@@ -33,6 +33,7 @@ from profiles.model.fake_tensors.trace_fakes import (
 )
 from profiles.model.graph import Branch, Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_block_boundaries import Output, other_forward
+from profiles.model.tracing.trace_checkpoints import modes_in_checkpoints
 from profiles.model.tracing.trace_errors import check_loss, failure_text, traced_loss
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
@@ -111,7 +112,7 @@ class TracedPass:
     units: set[str] = field(default_factory=set)
     clamped: tuple[str, ...] = ()
     drawn: list[bool] = field(default_factory=list)
-    _handed_on: tuple[str, Any] = ("", None)  # the last block of a list, and its output
+    _handed_on: tuple[str, Any] = ("", ())  # the last block of a list, and its output
     _failing: tuple[BaseException | None, str] = (None, "")  # an error and its module
 
     @property
@@ -163,6 +164,7 @@ class TracedPass:
             self.recorder.longest = max(sizes, default=0)
             stack.enter_context(doing(self._progress))
             stack.enter_context(plain_kernels())
+            stack.enter_context(modes_in_checkpoints())
             stack.enter_context(watched_functions(applied))
             stack.enter_context(self.recorder)
             try:

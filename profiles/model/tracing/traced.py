@@ -53,8 +53,8 @@ class TracedModel:
     tied_parameters  groups of parameter names that share one storage
     content_hash     of the model's spec, which identifies the model in a plan
     refused          requested tp degree -> why it is not possible, or ""
-    sequence_parallel  tensor-parallel ranks share the tokens between their layers;
-                     why_not_sequence_parallel  why they cannot, or ""
+    sequence_parallel  tensor-parallel ranks share the tokens between their layers, if they can
+                     (`need_shared_tokens`)
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TracedModel:
         self.tied_parameters = first.tied_parameters
         self.content_hash = spec.content_hash
         self.sequence_parallel = sequence_parallel
-        self.why_not_sequence_parallel = first.why_not
+        self._why_not_sequence_parallel = first.why_not
         self.tp_degrees = tuple(sorted(files))
         self.why_not_tensor_parallel = first.graphs[0].why_not_tensor_parallel or (
             next(filter(None, refused.values()), "") if len(files) == 1 else ""
@@ -98,6 +98,15 @@ class TracedModel:
                 made = interpolate(pair[0], pair[1], micro_batch)
             self._made[key] = made if made is not None else self._directly(micro_batch, tp)
         return self._made[key]
+
+    def need_shared_tokens(self) -> None:
+        """Raises InputError, with the block and the reason, if tensor-parallel ranks should share
+        the tokens and cannot."""
+        if why := self._why_not_sequence_parallel:
+            raise InputError(
+                f"--sequence-parallel cannot be used for {self.name}: {why}. Leave it out, or name "
+                "another framework (--stack)"
+            )
 
     def _directly(self, micro_batch: int, tp: int) -> ModelGraph:
         try:

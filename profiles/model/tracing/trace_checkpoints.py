@@ -1,0 +1,50 @@
+"""Function modes in the second run of torch.utils.checkpoint.
+
+A checkpoint of a model runs its layers again in the backward, and compares the tensors that they
+save with those of the first run. Autograd runs a backward without function modes (torch 2.13), so
+that attention, for example, was one fused op in the first run and another in the second.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.utils import checkpoint
+
+
+class _Modes:
+    """The given modes, again."""
+
+    def __init__(self, modes: list[Any]) -> None:
+        self._modes = modes
+
+    def __enter__(self) -> None:
+        for mode in self._modes:
+            _push_mode(mode)
+
+    def __exit__(self, *error: object) -> None:
+        for _ in self._modes:
+            _pop_mode()
+
+
+def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return nullcontext(), _Modes(_get_current_function_mode_stack())
+
+
+@contextmanager
+def modes_in_checkpoints() -> Iterator[None]:
+    """Within the context, checkpoints keep the function modes of their first run in the second. Not
+    those with a `context_fn` of their own, nor those with `use_reentrant`, which compare nothing.
+    """
+    usual = checkpoint.noop_context_fn
+    defaults = inspect.unwrap(checkpoint.checkpoint).__kwdefaults__
+    # torch compares the argument with the function of this name.
+    checkpoint.noop_context_fn = defaults["context_fn"] = _contexts
+    try:
+        yield
+    finally:
+        checkpoint.noop_context_fn = defaults["context_fn"] = usual

@@ -1,0 +1,79 @@
+"""`plan --sequence-parallel` of hand-written modules, which are planned block by block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from simulator.values.plan_file import read_plan_file
+from tests.shardwright.test_cli import shardwright
+
+WIDTH = 16
+
+
+class Layer(nn.Module):
+    def __init__(self, *, mixes: bool) -> None:
+        super().__init__()
+        self.norm, self.mixes = nn.LayerNorm(WIDTH), mixes
+        self.mlp = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x - x.mean(1, keepdim=True) if self.mixes else x
+        return x + self.mlp(self.norm(x))
+
+
+class Model(nn.Module):
+    def __init__(self, *, mixes: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(mixes=mixes) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def of_each_token() -> tuple[nn.Module, tuple[torch.Tensor], Any, Any, int]:
+    x = torch.randn(2, 8, WIDTH)
+    return Model(mixes=False), (x,), x, F.mse_loss, 8
+
+
+def of_all_tokens() -> tuple[nn.Module, tuple[torch.Tensor], Any, Any, int]:
+    x = torch.randn(2, 8, WIDTH)
+    return Model(mixes=True), (x,), x, F.mse_loss, 8
+
+
+ASKED = ("--on", "2xh100-sxm", "--tp", "2", "--global-batch", "8", "--sequence-parallel")
+
+
+def test_ranks_share_the_tokens_of_an_own_module(tmp_path: Path) -> None:
+    """It was refused with every tp: its first layer has no argument but the tokens."""
+    path = tmp_path / "plan.json"
+    done = shardwright("plan", f"{__name__}:of_each_token", *ASKED, "-o", str(path))
+    assert done.returncode == 0, done.stderr
+    plan = read_plan_file(path).plan
+    assert plan is not None
+    assert plan.sequence_parallel
+    assert ("layers.*.mlp.0", "gather_tokens 0") in plan.tensor_parallel
+
+
+def test_blocks_that_need_all_tokens_are_named() -> None:
+    done = shardwright("plan", f"{__name__}:of_all_tokens", *ASKED)
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert "--sequence-parallel cannot be used for" in said
+    assert "`mean` of layers.0 needs other tokens than the rank's" in said
+
+
+@pytest.mark.parametrize("flag", ["--optimizer-offload", "--local-steps=8"])
+def test_other_options_of_layouts_are_still_refused(flag: str) -> None:
+    done = shardwright("plan", f"{__name__}:of_each_token", *ASKED, flag)
+    assert done.returncode == 2
+    assert f"{flag.partition('=')[0]} needs --stack" in " ".join(done.stderr.split())
