@@ -37,8 +37,9 @@ def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[No
 
 @contextmanager
 def modes_in_checkpoints() -> Iterator[None]:
-    """Within the context, checkpoints keep the function modes of their first run in the second. Not
-    those with a `context_fn` of their own, nor those with `use_reentrant`, which compare nothing.
+    """Within the context, checkpoints keep the function modes of their first run in the second.
+
+    Checkpoints with a `context_fn`, and those with `use_reentrant`, which compare nothing, do not.
     """
     usual = checkpoint.noop_context_fn
     defaults = inspect.unwrap(checkpoint.checkpoint).__kwdefaults__
