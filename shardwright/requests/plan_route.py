@@ -192,7 +192,14 @@ def runnable_answer(
         sequence_length=run.seq_len,
         precision=run.precision if run.precision in PRECISIONS else "bf16",
     )
-    traced = traced or trace_blocks(answer.model, work, sequence_parallel=run.sequence_parallel)
+    shares = run.sequence_parallel
+    if traced is not None and run.degrees.tp > 1 and traced.sequence_parallel != shares:
+        raise InputError(
+            f"the best plan of {answer.model} has tp {run.degrees.tp} "
+            f"{'with' if shares else 'without'} sequence parallelism, and the model was traced "
+            f"otherwise; trace it with sequence_parallel={shares}"
+        )
+    traced = traced or trace_blocks(answer.model, work, sequence_parallel=shares)
     why = traced.why_not_tensor_parallel
     if run.degrees.tp > 1 and why:
         raise InputError(f"--tp {run.degrees.tp} cannot be used for {answer.model}: {why}")

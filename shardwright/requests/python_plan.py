@@ -168,7 +168,8 @@ def plan(
                 f"{each.keyword}={value!r} is an option of a framework's layouts; name a framework "
                 "(stack=) or leave it out"
             )
-    ours = replace(options, stack=EXECUTOR)
+    shares = isinstance(model, TracedModel) and model.sequence_parallel
+    ours = replace(options, stack=EXECUTOR, sequence_parallel=shares)
     if space is not None and axes.pins():
         raise InputError(
             f"space and {' '.join(axes.pins())} both restrict the axes; give one of them"

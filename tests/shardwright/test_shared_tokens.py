@@ -10,7 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from simulator.values.plan_file import read_plan_file
+from planner.layout.layout_answer import LayoutFile
+from profiles.errors import InputError
+from profiles.hardware.catalogue.catalog import get_cluster
+from shardwright.requests import python_plan
+from shardwright.requests.plan_route import runnable_answer
+from simulator.values.plan_file import PlanFile, read_plan_file
+from simulator.values.workload import Workload
 from tests.shardwright.test_cli import shardwright
 
 WIDTH = 16
@@ -77,3 +83,23 @@ def test_other_options_of_layouts_are_still_refused(flag: str) -> None:
     done = shardwright("plan", f"{__name__}:of_each_token", *ASKED, flag)
     assert done.returncode == 2
     assert f"{flag.partition('=')[0]} needs --stack" in " ".join(done.stderr.split())
+
+
+def test_a_model_that_is_traced_so_in_python() -> None:
+    """It ended in an error about the rules of the plan."""
+    work = Workload(global_batch=8, sequence_length=128, precision="fp32")
+    given = {"sequence_length": 128, "precision": "fp32", "tp_degrees": (1, 2)}
+    traced = python_plan.trace("tiny-llama-demo", sequence_parallel=True, **given)
+    answer = python_plan.plan(traced, "2xh100-sxm", work, tp=2)
+    assert isinstance(answer, PlanFile)
+    assert answer.plan is not None
+    assert answer.plan.sequence_parallel
+    layouts = python_plan.plan(
+        "tiny-llama-demo", "2xh100-sxm", work, stack="torch", tp=2, sequence_parallel=True
+    )
+    assert isinstance(layouts, LayoutFile)
+    assert layouts.chosen is not None
+    assert layouts.chosen.prediction.step_time_s.value == answer.step_time_s
+    whole = python_plan.trace("tiny-llama-demo", **given)
+    with pytest.raises(InputError, match="with sequence parallelism, and the model was traced oth"):
+        runnable_answer(layouts, get_cluster("2xh100-sxm"), whole)
