@@ -21,7 +21,7 @@ from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval, Prediction
 
 LAYOUT_SCHEMA = "shardwright/layout@3"
-# Of a layout's run, what its search decided and what it was asked for.
+# The fields of a layout's run: decided by its search, and given by the request.
 _DECIDED = (
     *("num_devices", "tp", "cp", "pp", "dp", "expert_parallel", "vpp", "zero_stage"),
     *("micro_batch", "global_batch", "seq_len", "schedule", "recompute", "precision"),

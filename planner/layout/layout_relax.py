@@ -31,6 +31,15 @@ def with_offload(question: LayoutQuestion) -> LayoutQuestion:
     return replace(question, options=replace(question.options, optimizer_offload=True))
 
 
+def with_shared_tokens(question: LayoutQuestion) -> LayoutQuestion:
+    """The question with tokens shared between tensor-parallel ranks, where the framework leaves
+    that choice."""
+    rules = load_framework(question.stack).rules
+    if rules.sequence_parallel or "sequence-parallel" not in rules.offers:
+        return question
+    return replace(question, options=replace(question.options, sequence_parallel=True))
+
+
 def offload_candidates(question: LayoutQuestion) -> Iterator[Neighbor[LayoutQuestion]]:
     """Offloading to host memory, if the framework supports it and the host is known: optimizer
     states, then also half and all of the saved activations."""
@@ -61,6 +70,9 @@ def layout_candidates(
             freed, flag = replace(question.space, **{axis: None}), flag_of(axis)
             free = replace(question, space=freed)
             yield Neighbor(axis, free, f"without {flag}", f"no {flag}")
+    if (shared := with_shared_tokens(question)) != question:
+        flag = "--sequence-parallel"
+        yield Neighbor("sequence", shared, "tokens shared between tensor-parallel ranks", flag)
     yield from offload_candidates(question)
     for larger in larger_clusters(question.cluster):
         change, flag = f"{larger.num_devices} devices", f"--on {larger.name}"
@@ -129,6 +141,10 @@ def sensitivities(
         levels = tuple(twice if one == level else one for one in base.far_levels)
         changes[f"twice the rate of {level.name}"] = partial(
             solver.best, question, altered=partial(replace, far_levels=levels)
+        )
+    if (shared := with_shared_tokens(question)) != question:
+        changes["tensor-parallel ranks may share tokens (--sequence-parallel)"] = partial(
+            solver.best, shared
         )
     offloaded = with_offload(question)
     if has_host(base.device) and offloaded != question and offloaded.options.offloads:

@@ -276,7 +276,8 @@ class PlanOptions:
     )
     sequence_parallel: bool = option(
         False,
-        help="allow tensor-parallel ranks to share the tokens between their layers",
+        help="allow tensor-parallel ranks to share the tokens between their layers "
+        "(own modules: without --stack)",
         read=read_text.switch,
         needs_framework=True,
         sweep=SweepKey.OPTION,

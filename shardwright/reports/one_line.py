@@ -27,8 +27,8 @@ def one_line(label: str, *parts: str, style: str = "", bold: bool = False) -> Te
     return Text.assemble((label, "bold" if bold else style), (line, style))
 
 
-# Required packages, and a batch that was probably meant in tokens.
-_FIRST = ("(install ", "--global-batch counts")
+# Required packages, a batch that was probably meant in tokens, and a flag that most clusters need.
+_FIRST = ("(install ", "--global-batch counts", "--sequence-parallel:")
 
 
 def some_of(sentences: Sequence[str], room: int) -> str:

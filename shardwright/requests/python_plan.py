@@ -162,13 +162,21 @@ def plan(
         return _plan_for_stack(model, where, work, axes, options, price, progress, region)
     for each in options_of(PlanOptions):
         layouts_only = each.needs_framework or each.layouts_only or each.name == "prices"
+        layouts_only &= each.name != "sequence_parallel"
         value = getattr(options, each.name)
         if layouts_only and each.is_set(value):
             raise InputError(
                 f"{each.keyword}={value!r} is an option of a framework's layouts; name a framework "
                 "(stack=) or leave it out"
             )
-    shares = isinstance(model, TracedModel) and model.sequence_parallel
+    shares = options.sequence_parallel
+    if isinstance(model, TracedModel):
+        if shares and not model.sequence_parallel:
+            raise InputError(
+                f"sequence_parallel=True: {model.source} was traced without; "
+                "trace(..., sequence_parallel=True) traces it with"
+            )
+        shares = model.sequence_parallel
     ours = replace(options, stack=EXECUTOR, sequence_parallel=shares)
     if space is not None and axes.pins():
         raise InputError(
@@ -197,6 +205,7 @@ def plan(
             precision=work.precision,
             tp_degrees=degrees,
             target=target_of(where),
+            sequence_parallel=shares,
         )
     if work.counted_in == "tokens" and work.sequence_length != model.sequence_length:
         raise InputError(

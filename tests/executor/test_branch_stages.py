@@ -71,6 +71,8 @@ def test_stages_of_any_blocks_pass_the_gradient_check(processes: int, tmp_path: 
         built = build_model(resolve_model(model), micro_batch=2, sequence_length=16)
         tied = tied_parameters(built.module)
         for index, setting in enumerate(SETTINGS[processes]):
+            if name == "whisper" and processes == 2:
+                continue  # an encoder and a decoder as T5; it runs on four
             if name in ("t5", "whisper") and {"precision", "zero_stage"} & set(setting):
                 continue  # FSDP2 refuses a weight that two modules of one stage share
             if name in ("unet", "two-tower") and setting == {"pp": 2, "schedule": "1f1b"}:

@@ -35,7 +35,7 @@ TOLERANCE = 1e-5
     ("model", "entries", "recompute"),
     [
         ("llama", LLAMA_ENTRIES, Recompute.FULL),
-        ("gpt2", GPT2_ENTRIES, Recompute.NONE),  # with dropout
+        pytest.param("gpt2", GPT2_ENTRIES, Recompute.NONE, marks=pytest.mark.slow),  # with dropout
         ("cnn", CNN_ENTRIES, Recompute.NONE),
     ],
 )
@@ -62,6 +62,7 @@ def test_a_model_under_torch_compile_is_planned_and_run_without_it() -> None:
     assert worst_error(every_block_a_stage(name, 3)) <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_compiled_units_of_two_processes(tmp_path: Path) -> None:
     """Under FSDP2, with recomputation and in bf16; with tensor parallelism; between messages."""
     llama = tmp_path / "llama.json"  # of two layers, each a unit

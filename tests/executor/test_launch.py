@@ -226,7 +226,9 @@ def test_a_lack_of_memory_in_a_step_names_the_stage_and_what_to_change(tmp_path:
     assert "--recompute full" in message
 
 
-@pytest.mark.parametrize("ended", ["stopped", "agent", "launcher"])
+@pytest.mark.parametrize(
+    "ended", [pytest.param("stopped", marks=pytest.mark.slow), "agent", "launcher"]
+)
 def test_no_rank_outlives_its_run(plan: Plan, tmp_path: Path, ended: str) -> None:
     path = write_plan(tmp_path / "plan.json", plan)
     code = (

@@ -71,6 +71,7 @@ def measured(name: str, micro_batch: int, count: int = 1) -> dict[str, BlockPoin
     return {ref.entry: by_kind[graph.kinds[ref.kind].kind] for ref in graph.chain}
 
 
+@pytest.mark.slow
 def test_the_block_that_works_gets_the_time(factory: str) -> None:
     small, large = (measured(f"{factory}:build", *each) for each in ((64, 1), (512, 2)))
     wide = "layers.1"

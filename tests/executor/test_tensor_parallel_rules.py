@@ -94,10 +94,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "whisper": WHISPER,
     **{name: config_of(name) for name in ("bart", "electra", "mbart", "pegasus", "marian", "m2m")},
 }
-# Split by the rules of bart, or of bert; whisper runs on four processes too.
+# Split as one of the others: GPT-2's fused columns, Qwen3's norms of heads, Bart's two attentions;
+# whisper runs on four processes too.
 _LIKE_ANOTHER = (
     *("mbart", "pegasus", "marian", "m2m", "opt", "roberta", "electra", "distilbert"),
-    "whisper",
+    *("whisper", "gptj", "bert", "vit"),
 )
 
 

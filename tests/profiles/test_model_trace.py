@@ -267,7 +267,7 @@ def test_products_of_every_sample_with_every_other_are_exact() -> None:
     ("name", "depths"),
     [
         ("t5", ("num_layers", "num_decoder_layers")),
-        ("whisper", ("encoder_layers", "decoder_layers")),
+        pytest.param("whisper", ("encoder_layers", "decoder_layers"), marks=pytest.mark.slow),
     ],
 )
 def test_decoder_layers_that_are_skipped_are_those_of_a_whole_trace(

@@ -70,13 +70,19 @@ def test_answers_in_the_order_of_ranks(jobs: str) -> None:
 @pytest.mark.parametrize(
     ("job", "count", "words"),
     [
-        (
+        pytest.param(
             "fail_on_one",
             2,
             "rank 1 of 2 failed while measuring: ValueError: the second worker cannot",
+            marks=pytest.mark.slow,
         ),
         ("fail_while_others_wait", 2, "rank 0 of 2 failed .*: ValueError: the first worker cannot"),
-        ("die_on_one", 2, "rank 1 of 2 failed while measuring: ended by signal 9"),
+        pytest.param(
+            "die_on_one",
+            2,
+            "rank 1 of 2 failed while measuring: ended by signal 9",
+            marks=pytest.mark.slow,
+        ),
         ("missing", 1, "has no attribute 'missing'"),
     ],
 )

@@ -46,6 +46,14 @@ def test_the_answer_is_written_and_printed(tmp_path: Path) -> None:
     assert changes["twice the devices (4x8xh100-sxm)"] < now
 
 
+def test_shared_tokens_are_offered_where_the_framework_leaves_the_choice() -> None:
+    for stack, choice in (("torch", True), ("megatron-core", False)):
+        text = typed(*ASKED, stack, *ON, "--tp", "8", "--explain")
+        assert ("may share tokens (--sequence-parallel)" in " ".join(text.split())) is choice
+        *_, assumed = typed(*ASKED, stack, *ON, "--tp", "8").splitlines()
+        assert ("--sequence-parallel: not given" in assumed) is choice
+
+
 def test_json_and_a_price() -> None:
     found = [
         json.loads(typed(*ASKED, "nanotron", *ON, "--json", "--price", price))

@@ -100,6 +100,11 @@ def test_a_model_that_is_traced_so_in_python() -> None:
     assert isinstance(layouts, LayoutFile)
     assert layouts.chosen is not None
     assert layouts.chosen.prediction.step_time_s.value == answer.step_time_s
+    named = python_plan.plan("tiny-llama-demo", "2xh100-sxm", work, tp=2, sequence_parallel=True)
+    assert isinstance(named, PlanFile)
+    assert named.plan == answer.plan
     whole = python_plan.trace("tiny-llama-demo", **given)
+    with pytest.raises(InputError, match=r"sequence_parallel=True: .* was traced without"):
+        python_plan.plan(whole, "2xh100-sxm", work, tp=2, sequence_parallel=True)
     with pytest.raises(InputError, match="with sequence parallelism, and the model was traced oth"):
         runnable_answer(layouts, get_cluster("2xh100-sxm"), whole)

@@ -187,6 +187,7 @@ def test_workers_give_the_bytes_of_this_process(
     assert contents(tmp_path / "two") == contents(alone[1])
 
 
+@pytest.mark.slow
 def test_a_ray_cluster_of_two_nodes_gives_the_bytes_of_this_process(
     study: Path, alone: tuple[StudyRun, Path], tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def net():
 """
 
 
+@pytest.mark.slow
 def test_a_plan_of_an_own_module_starts_with_torchrun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
