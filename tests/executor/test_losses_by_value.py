@@ -25,6 +25,10 @@ from tests.executor.processes import train
 _WORK = Workload(global_batch=8, sequence_length=1, precision="fp32", counted_in="samples")
 
 
+def _slow(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
 def _answer(name: str) -> PlanFile:
     return shardwright.plan(
         shardwright.trace(
@@ -44,7 +48,7 @@ def _plan(name: str) -> Plan:
     return plan
 
 
-@pytest.mark.parametrize("name", BY_VALUE)
+@pytest.mark.parametrize("name", [*map(_slow, BY_VALUE[:-1]), BY_VALUE[-1]])
 def test_losses_by_value_are_planned_said_and_run(name: str) -> None:
     answer = _answer(name)
     assert any("taken as expected in Linear" in said for said in answer.assumptions)
@@ -135,7 +139,7 @@ def test_layers_that_clamp_their_own_weights_are_cut_and_have_replicas(tmp_path:
         shardwright.predict(by_hand, traced, "1x2xa100-sxm-40gb")
 
 
-@pytest.mark.parametrize("name", ["asking", "borrowing", "recasting"])
+@pytest.mark.parametrize("name", ["asking", _slow("borrowing"), _slow("recasting")])
 def test_questions_that_decide_nothing_and_weights_of_others_are_cut(name: str) -> None:
     """Whether inputs are valid, whether a mask hides anything; a head that reads the stem, and
     one that is moved to the type that it has."""

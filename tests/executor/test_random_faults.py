@@ -51,14 +51,16 @@ def _plan(recipe: Recipe, schedule: str, **pins: object) -> shardwright.Plan:
     "recipe",
     [
         _recipe("mlp mlp linear mlp", beside="index"),
-        _recipe("mlp mlp linear mlp", beside="flags"),
-        _recipe("mlp mlp linear mlp", beside="count"),
+        pytest.param(_recipe("mlp mlp linear mlp", beside="flags"), marks=pytest.mark.slow),
+        pytest.param(_recipe("mlp mlp linear mlp", beside="count"), marks=pytest.mark.slow),
         _recipe("mlp mlp linear mlp", beside="detached"),
-        _recipe("mlp linear mlp", join="state", beside="places"),
+        pytest.param(
+            _recipe("mlp linear mlp", join="state", beside="places"), marks=pytest.mark.slow
+        ),
         _recipe("mlp mlp linear mlp", frozen="most"),
         _recipe("mlp linear mlp", frozen="teacher", output="nested"),
         _recipe("mlp linear mlp", held="nested", shared="every"),
-        _recipe("mlp noisy mlp noisy"),
+        pytest.param(_recipe("mlp noisy mlp noisy"), marks=pytest.mark.slow),
     ],
     ids=lambda recipe: f"{recipe.beside}-{recipe.frozen}-{recipe.shared}",
 )

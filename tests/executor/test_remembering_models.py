@@ -22,7 +22,14 @@ from tests.executor.remembering_zoo import POSITIONS
 _ZOO = "tests.executor.remembering_zoo"
 
 
-@pytest.mark.parametrize("name", ["masked", "scaled", "cached", "checking"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "masked",
+        "cached",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("scaled", "checking")),
+    ],
+)
 def test_stages_compute_what_the_model_computes(name: str) -> None:
     """Masks that numpy draws between layers had gradients that were off by half; a cached table of
     the trace's was a tensor without values in the run."""

@@ -56,6 +56,7 @@ def test_the_largest_model_is_the_first_that_fits_from_above() -> None:
     assert "the largest of 3 models within the limits" in largest_words(tried, 3)
 
 
+@pytest.mark.slow
 def test_a_larger_budget_allows_no_smaller_model() -> None:
     models = models_of("llama-3.1-*")
     sizes = [
@@ -66,6 +67,7 @@ def test_a_larger_budget_allows_no_smaller_model() -> None:
     assert sizes[-1] > sizes[0]
 
 
+@pytest.mark.slow
 def test_what_would_fit_is_solved_for_the_smallest_alone() -> None:
     larger, smallest = largest_model(
         replace(REQUEST, budget="1$"), ("gpt2", "llama-3.1-8b"), SOLVER

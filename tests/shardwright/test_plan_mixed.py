@@ -102,6 +102,7 @@ def test_what_cannot_be_is_said(
     assert message in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_one_pipeline_of_both_types_has_no_exchange() -> None:
     on = "1x2xh100-sxm+1x2xa100-sxm-80gb"
     done = shardwright("plan", "tests.equality.models:unlike", "--on", on, "--global-batch", "64")

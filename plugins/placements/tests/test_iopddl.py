@@ -146,6 +146,7 @@ def test_a_row_for_each_instance_of_a_folder(tmp_path: Path) -> None:
 
 
 @needs_shared
+@pytest.mark.slow
 def test_the_contest_checker_agrees(tmp_path: Path) -> None:
     for name in ("example.json", "asplos-2025-iopddl-B.json.gz"):
         row = solve_file(SHARED / name, time_limit_s=4.0)

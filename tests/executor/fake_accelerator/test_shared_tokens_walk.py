@@ -3,12 +3,15 @@ test_walks.py."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from profiles.model.loaders import resolve_model
+from profiles.model.tracing.traced import trace_model
 from simulator.values.plan import Recompute
-from tests.executor.fake_accelerator.plans import Case, plan_of, traced_for
+from tests.executor.fake_accelerator.plans import CONFIGS, LENGTH, Case, plan_of
 from tests.executor.fake_accelerator.prices import (
     counted_messages,
     priced_messages,
@@ -21,7 +24,17 @@ CASE = Case(model="gpt2", tp=8, recompute=Recompute.FULL, sequence_parallel=True
 
 
 def test_a_rank_sends_and_holds_what_is_priced(tmp_path: Path) -> None:
-    traced, spec = traced_for(CASE, tmp_path)
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps({**CONFIGS[CASE.model], "n_layer": 2}))
+    spec = resolve_model(str(path))
+    traced = trace_model(
+        spec,
+        sequence_length=LENGTH,
+        dtype="float32",
+        tp_degrees=(1, CASE.tp),
+        target="gpu",
+        sequence_parallel=True,
+    )
     plan = plan_of(CASE, traced)
     ((walk,),) = (walks.values() for walks in walks_of([(plan, spec, [0])], tmp_path))
     assert isinstance(walk, Walk), walk

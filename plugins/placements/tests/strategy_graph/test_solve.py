@@ -138,6 +138,7 @@ def test_matched_nodes_and_nodes_without_choice_become_one() -> None:
     assert small.expand((1, 0)) == (1, 0, 0, 1)
 
 
+@pytest.mark.slow
 def test_the_search_comes_close_to_the_bound_within_memory() -> None:
     """A chain of 300 nodes, 200 moves: within half of the bound on an answer that fits."""
     rng = np.random.default_rng(1)
