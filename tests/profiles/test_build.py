@@ -111,6 +111,13 @@ def test_an_image_must_leave_positions_for_text() -> None:
         build_model(spec_of(GEMMA), micro_batch=1, sequence_length=4)
 
 
+def test_sizes_that_contradict_each_other_are_a_fault_of_the_configuration() -> None:
+    """A pooling from 16 patches to 256 positions; it ended in an error of torch."""
+    config = {**GEMMA, "mm_tokens_per_image": 256}
+    with pytest.raises(ModelError, match=r"cannot be made .* stride .* check its sizes"):
+        build_model(spec_of(config), micro_batch=1, sequence_length=512)
+
+
 def test_an_image_tower_that_reads_values_is_refused() -> None:
     """Qwen3-VL takes images of any size, whose grids are values."""
     text = {key: value for key, value in LLAMA.items() if key != "architectures"}

@@ -394,10 +394,10 @@ def _from_config(
                 generator=generator,
             ),
         )
-    except AttributeError as error:
+    except (AttributeError, RuntimeError) as error:
         raise ModelError(
             f"{spec.source}: inputs for {cls.__name__} cannot be made from this configuration: "
-            f"{error}; use package.module:factory, which returns the inputs too"
+            f"{error}; check its sizes, or use package.module:factory, which returns the inputs too"
         ) from error
     except ModelError as error:
         raise ModelError(f"{spec.source}: {error}") from error
