@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,33 @@ def test_products_of_every_sample_with_every_other_are_exact() -> None:
     """Of the scores of n samples, 32 n^2 FLOPs, two traces made 160 n - 192."""
     spec = resolve_model("tests.profiles.small_models:pairs")
     traced = trace_model(spec, sequence_length=1, dtype="float32", target="cpu")
+    assert traced.at(16).forward_flop == 2 * (2 * 16 * 8 * 16) + 2 * 16 * 16 * 16
+
+
+def test_quadratic_graphs_are_traced_at_two_more_sizes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each size was traced, and from the beginning: a plan of experts with a capacity took 82 s."""
+    spec = resolve_model("tests.profiles.small_models:pairs")
+    settings = {"sequence_length": 1, "dtype": "float32", "target": "cpu"}
+    traced = trace_model(spec, **settings)
+    direct = {batch: trace_graph(spec, micro_batch=batch, **settings) for batch in (4, 8, 16, 64)}
+    made = {batch: traced.at(batch) for batch in (4, 8)}
+    monkeypatch.setattr("profiles.model.tracing.trace.trace_graph", None)
+    made |= {batch: traced.at(batch) for batch in (16, 64)}
+    for batch, graph in made.items():
+        assert graph.kinds == direct[batch].kinds
+        assert graph.chain == direct[batch].chain
+
+
+def test_graphs_that_are_no_polynomials_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four are known, of which three do not give the fourth."""
+    spec = resolve_model("tests.profiles.small_models:pairs")
+    traced = trace_model(spec, sequence_length=1, dtype="float32", target="cpu")
+    other = traced.at(5)
+    monkeypatch.setattr(traced, "_trace_at", lambda *_: replace(other, micro_batch=8))
+    assert traced.at(8).forward_flop == other.forward_flop
+    monkeypatch.undo()
     assert traced.at(16).forward_flop == 2 * (2 * 16 * 8 * 16) + 2 * 16 * 16 * 16
 
 

@@ -1,8 +1,10 @@
 """A traced model at any micro-batch size and tp degree, cached on disk.
 
-Every number of a model graph is affine in the batch: parameters are constant, activations grow. So
-two traces give all sizes exactly. If a model is not affine (its structure changes with the batch,
-uneven routing, products of every sample with every other), the requested size is traced directly.
+Every number of most graphs is affine in the batch: parameters are constant, activations grow. So
+two traces give all sizes exactly. Products of every sample with every other (contrastive losses,
+experts with a capacity) are quadratic: the first two other sizes are traced, and give the rest if
+three of the four graphs give the fourth. Others (their structure changes
+with the batch, uneven routing) are traced at each size.
 At batch 1 torch replaces some copies by views: it is traced directly for a CPU, whose measured
 blocks are identified by their exact trace, and extrapolated for accelerators.
 """
@@ -12,10 +14,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
+import operator
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,7 +65,7 @@ class TracedModel:
     def __init__(
         self,
         files: Mapping[int, TraceFile],
-        trace_at: Callable[[int, int], ModelGraph],
+        trace_at: Callable[[int, int, ModelGraph], ModelGraph],
         target: str,
         spec: ModelSpec,
         refused: Mapping[int, str] = MappingProxyType({}),
@@ -72,6 +77,7 @@ class TracedModel:
         self._trace_at = trace_at
         self.target = target
         self._made: dict[tuple[int, int], ModelGraph] = {}
+        self._traced: dict[int, list[ModelGraph]] = {}  # of other micro-batches than the files'
         self.name = self.source = spec.source
         self.sequence_length = first.graphs[0].sequence_length
         self.dtype = first.graphs[0].dtype
@@ -95,9 +101,18 @@ class TracedModel:
             pair = self._files[tp].graphs
             made = next((graph for graph in pair if graph.micro_batch == micro_batch), None)
             if made is None and not (micro_batch == 1 and self.target == "cpu"):
-                made = interpolate(pair[0], pair[1], micro_batch)
+                made = interpolate(pair, micro_batch) or self._curved(micro_batch, tp)
             self._made[key] = made if made is not None else self._directly(micro_batch, tp)
         return self._made[key]
+
+    def _curved(self, micro_batch: int, tp: int) -> ModelGraph | None:
+        """The graph by three traced ones that also give a fourth; None if there are no such four.
+        One of a single sample may have other ops."""
+        known = [*self._files[tp].graphs, *self._traced.get(tp, ())]
+        if len(known) < 4 or micro_batch == 1:
+            return None
+        right = interpolate(known[:3], known[3].micro_batch) == known[3]
+        return interpolate(known[:3], micro_batch) if right else None
 
     def need_shared_tokens(self) -> None:
         """Raises InputError, with the block and the reason, if tensor-parallel ranks should share
@@ -109,14 +124,19 @@ class TracedModel:
             )
 
     def _directly(self, micro_batch: int, tp: int) -> ModelGraph:
+        like = self._files[tp].graphs[0]
         try:
-            return self._trace_at(micro_batch, tp)
+            made = self._trace_at(micro_batch, tp, like)
         except TraceError as error:
             sizes = " and ".join(map(str, _BATCHES))
             raise TraceError(
                 f"{self.source}: a micro-batch of {micro_batch} does not run, {sizes} do; leave it "
                 f"out (--micro-batch {','.join(map(str, _BATCHES))}): {error}"
             ) from error
+        made = replace(made, why_not_tensor_parallel=like.why_not_tensor_parallel)
+        if micro_batch > 1:
+            self._traced.setdefault(tp, []).append(made)
+        return made
 
 
 def trace_model(
@@ -165,7 +185,7 @@ def trace_model(
         if tp == 1:
             first = trace_at(_BATCHES[0], 1)
             second = trace_at(_BATCHES[1], 1, first)
-            if interpolate(first, second, max(_BATCHES) + 1) is None:
+            if interpolate((first, second), max(_BATCHES) + 1) is None:
                 second = trace_at(_BATCHES[1], 1)  # which skips as the first did
             graphs = (first, second)
             alone = facts().why_not(1)
@@ -243,14 +263,18 @@ def tracer_version() -> str:
     return content_hash([*code, *versions, os.name])
 
 
-def interpolate(low: ModelGraph, high: ModelGraph, micro_batch: int) -> ModelGraph | None:
-    """The graph at `micro_batch` from two others, or None if the graphs are not affine in the
-    batch: every integer is a + b * batch, all other values are equal."""
-    if len(low.kinds) != len(high.kinds) or low.chain != high.chain:
+def interpolate(graphs: Sequence[ModelGraph], micro_batch: int) -> ModelGraph | None:
+    """The graph at `micro_batch` from those at two or more others, or None if they are not
+    polynomials in the batch, of a degree below their number; other values must be equal.
+
+    Two graphs of products with two sizes of the batch give None: those are quadratic.
+    """
+    low = graphs[0]
+    if any(len(one.kinds) != len(low.kinds) or one.chain != low.chain for one in graphs):
         return None
-    place = (low.micro_batch, high.micro_batch - low.micro_batch, micro_batch)
-    kinds = _affine(low.kinds, high.kinds, *place)
-    branches = _affine(low.branches, high.branches, *place)
+    weights = _weights([one.micro_batch for one in graphs], micro_batch)
+    kinds = _between(tuple(one.kinds for one in graphs), weights)
+    branches = _between(tuple(one.branches for one in graphs), weights)
     if kinds is None or branches is None:
         return None
     kinds = tuple(with_kind(_with_peaks(block)) for block in kinds)
@@ -258,7 +282,7 @@ def interpolate(low: ModelGraph, high: ModelGraph, micro_batch: int) -> ModelGra
 
 
 def _with_peaks(block: Block) -> Block:
-    """With new peaks, which are not affine, from the affine changes."""
+    """With new peaks, which are no polynomials, from the changes, which are."""
     return replace(
         block,
         forward_peak_bytes=running_peak(block.forward_changes),
@@ -269,33 +293,45 @@ def _with_peaks(block: Block) -> Block:
 _SKIP = frozenset({"kind", "forward_peak_bytes", "backward_peak_bytes"})
 
 
-def _affine(a: Any, b: Any, base: int, span: int, at: int) -> Any:
-    """The value at batch `at`, or None if a and b differ in structure."""
-    if a is b or a == b:
-        return a
-    if type(a) is not type(b):
+def _weights(places: Sequence[int], at: int) -> tuple[Fraction, ...]:
+    """Lagrange's weights of values at these places for the value at another."""
+    return tuple(
+        math.prod(
+            (Fraction(at - other, place - other) for other in places if other != place),
+            start=Fraction(1),
+        )
+        for place in places
+    )
+
+
+def _between(values: tuple[Any, ...], weights: tuple[Fraction, ...]) -> Any:
+    """The weighted value, or None if the values differ in structure."""
+    first, *others = values
+    if all(one is first or one == first for one in others):
+        return first
+    if any(type(one) is not type(first) for one in others):
         return None
-    if isinstance(a, int) and not isinstance(a, bool):
-        slope, rest = divmod(b - a, span)
-        return a + slope * (at - base) if rest == 0 else None
-    if isinstance(a, tuple) and len(a) == len(b):
-        pairs = zip(a, b, strict=True)
-        made = tuple(None if x is None else _affine(x, y, base, span, at) for x, y in pairs)
-        lost = any(y is None and x is not None for x, y in zip(a, made, strict=True))
+    if isinstance(first, int) and not isinstance(first, bool):
+        total = sum(map(operator.mul, values, weights))
+        return int(total) if total.denominator == 1 else None
+    if isinstance(first, tuple) and all(len(one) == len(first) for one in others):
+        each = list(zip(*values, strict=True))
+        made = tuple(None if one[0] is None else _between(one, weights) for one in each)
+        lost = any(new is None and one[0] is not None for one, new in zip(each, made, strict=True))
         return None if lost else made
-    if not dataclasses.is_dataclass(a):
+    if not dataclasses.is_dataclass(first):
         return None
     changed: dict[str, Any] = {}
-    for name in _field_names(type(a)):  # type: ignore[arg-type] # a class is hashable
-        x, y = getattr(a, name), getattr(b, name)
-        if name in _SKIP or x is y or x == y:
+    for name in _field_names(type(first)):  # type: ignore[arg-type] # a class is hashable
+        found = tuple(getattr(one, name) for one in values)
+        if name in _SKIP or all(one is found[0] or one == found[0] for one in found):
             continue
-        changed[name] = _affine(x, y, base, span, at)
+        changed[name] = _between(found, weights)
         if changed[name] is None:
             return None
-    if isinstance(a, MatmulShape) and len(changed) > 1:
+    if isinstance(first, MatmulShape) and len(changed) >= len(values):
         return None  # every sample with every other: quadratic
-    whole: Any = replace(a, **changed)  # type: ignore[type-var] # no class
+    whole: Any = replace(first, **changed)  # type: ignore[type-var] # no class
     return whole
 
 
