@@ -26,7 +26,7 @@ from executor.replay.data_flow import Call, DataFlow, Leaf, takes_shape_only
 from executor.replay.draws import Draws
 from executor.replay.leaves import leaves_of, mapped
 from executor.replay.torch_calls import TorchCallSwitch
-from executor.replay.wire import answering, narrowed, sent, taken
+from executor.replay.wire import answering, sent, taken
 from executor.replica_gradients import ReplicaGradients
 from executor.split_backward import SplitBackward
 from executor.stage_inputs import given_again
@@ -34,6 +34,7 @@ from executor.working_copies import WorkingCopies
 from profiles.errors import RunError
 from profiles.model.building.build import BuiltModel
 from profiles.model.building.build_split_loss import Reduce, with_split_loss
+from profiles.model.tracing.trace_block_boundaries import narrowed
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 
 _CPU = torch.device("cpu")

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from executor.replay.draws import DrawsSeen
 from executor.replay.torch_calls import InterceptTorchCalls
-from executor.replay.wire import narrowed, stored_type, wire_form
+from executor.replay.wire import stored_type, wire_form
 from profiles.errors import MismatchError
 from profiles.model.building.build import BuiltModel
 from profiles.model.building.tensor_parallel_rules import HEAD, TABLE, Rule
@@ -39,6 +39,7 @@ from profiles.model.fake_tensors.trace_expected_shapes import (
     loss_of,
 )
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
+from profiles.model.tracing.trace_block_boundaries import narrowed
 from profiles.model.tracing.trace_split_layers import NoExchange, SplitLayers
 from profiles.model.tracing.trace_tensor_parallel import shard
 

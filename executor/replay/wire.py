@@ -1,4 +1,4 @@
-"""Data types: of tensors sent between stages, of stored weights, and of a unit's inputs.
+"""Data types of tensors sent between stages, and of stored weights.
 
 Torch's pipelines expect a gradient of every tensor that a stage sends. Integers, booleans and
 complex numbers are therefore sent as floating-point tensors of the same values or bits, and a
@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch import Tensor
 
 # Carried bit by bit: a tensor of the same width, with which nothing is ever computed.
 _SAME_BITS = {torch.int64: torch.float64, torch.int32: torch.float32, torch.int16: torch.float16}
@@ -75,21 +74,6 @@ class _Answering(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         zeros = (torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.forms)
         return (gradient if ctx.needs_input_grad[0] else None, *zeros)
-
-
-def narrowed(unit: nn.Module, given: Any) -> Any:
-    """A unit's inputs, cast to its compute type if they are wider, as FSDP2 does
-    (`MixedPrecisionPolicy.cast_forward_inputs`); `given` itself if there is nothing to cast."""
-    kept = (p.dtype for p in unit.parameters() if p.dim() and p.is_floating_point())
-    narrow = next(kept, torch.float64)
-
-    def wide(x: Any) -> bool:
-        floating = isinstance(x, Tensor) and x.is_floating_point()
-        return floating and x.dtype.itemsize > narrow.itemsize
-
-    if narrow.itemsize > 2 or not any(map(wide, tree_leaves(given))):
-        return given
-    return tree_map(lambda x: x.to(narrow) if wide(x) else x, given)
 
 
 def stored_type(parameter: Tensor) -> torch.dtype:

@@ -183,3 +183,23 @@ class Pairs(nn.Module):
 
 def pairs() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Pairs(), (torch.zeros(2, 8),)
+
+
+class Timed(nn.Module):
+    """A step number in fp32, as of a diffusion model, goes into the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, 16)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        step = torch.arange(8, device=x.device).float().cos()
+        x = self.embed(x + step)
+        for layer in self.layers:
+            x = layer(x * step[:1])
+        return x
+
+
+def timed() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return Timed(), (torch.zeros(2, 8),)

@@ -280,6 +280,17 @@ def test_quadratic_graphs_are_traced_at_two_more_sizes_alone(
         assert graph.chain == direct[batch].chain
 
 
+def test_units_compute_in_their_own_type_whatever_they_are_given() -> None:
+    """As in the run, where FSDP2 casts their inputs: a diffusion transformer with a step number in
+    fp32 was priced with twice the bytes, and products in fp32."""
+    spec = resolve_model("tests.profiles.small_models:timed")
+    graph = trace_graph(spec, micro_batch=2, sequence_length=1, dtype="bfloat16")
+    products = [op for block in graph.blocks for op in (*block.forward_ops, *block.backward_ops)]
+    assert {op.dtype for op in products if op.matmul} == {"bfloat16"}
+    # Between the layers the code makes fp32 of it, which is what a message carries.
+    assert {spec.dtype for block in graph.kinds[1:] for spec in block.inputs} == {"float32"}
+
+
 def test_graphs_that_are_no_polynomials_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four are known, of which three do not give the fourth."""
     spec = resolve_model("tests.profiles.small_models:pairs")

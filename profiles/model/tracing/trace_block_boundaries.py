@@ -1,4 +1,4 @@
-"""Candidates for the first modules of blocks, and repeated blocks that a trace skips."""
+"""Candidates for the first modules of blocks, repeated blocks that a trace skips, types of inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from profiles.model.graph import BlockRef
 
@@ -219,3 +219,18 @@ def _spec(x: Any) -> Any:
     if isinstance(x, Tensor):
         return (tuple(x.shape), x.dtype, x.requires_grad)
     return x if isinstance(x, (int, float, bool, str, type(None))) else type(x)
+
+
+def narrowed(unit: nn.Module, given: Any) -> Any:
+    """A unit's inputs, cast to its compute type if they are wider, as FSDP2 does
+    (`MixedPrecisionPolicy.cast_forward_inputs`); `given` itself if there is nothing to cast."""
+    kept = (p.dtype for p in unit.parameters() if p.dim() and p.is_floating_point())
+    narrow = next(kept, torch.float64)
+
+    def wide(x: Any) -> bool:
+        floating = isinstance(x, Tensor) and x.is_floating_point()
+        return floating and x.dtype.itemsize > narrow.itemsize
+
+    if narrow.itemsize > 2 or not any(map(wide, tree_leaves(given))):
+        return given
+    return tree_map(lambda x: x.to(narrow) if wide(x) else x, given)

@@ -32,7 +32,7 @@ from profiles.model.fake_tensors.trace_fakes import (
     without_skipped,
 )
 from profiles.model.graph import Branch, Collective, Phase, SavedTensor, TensorSpec
-from profiles.model.tracing.trace_block_boundaries import Output, other_forward
+from profiles.model.tracing.trace_block_boundaries import Output, narrowed, other_forward
 from profiles.model.tracing.trace_checkpoints import modes_in_checkpoints
 from profiles.model.tracing.trace_errors import check_loss, failure_text, traced_loss
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
@@ -340,16 +340,19 @@ class TracedPass:
 
         x.register_hook(hook)
 
-    def _enter(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _enter(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if self.recorder.phase is Phase.BACKWARD:
             self.rerun.append(path)
         self.recorder.enter_module(path)
+        if self.candidates and self._is_unit(path, module):
+            args, kwargs = narrowed(module, (args, kwargs))
         self.given.enter((*args, *kwargs.values()))
         if "Attention" in type(module).__name__:
             self.attention_inputs.setdefault(path, self._numbers(tree_leaves((args, kwargs))))
         side = self.sharding.rule_of(path)
         if args and (side == HEAD or (side == "column" and not self.sharding.tokens)):
             self._note_column(path, args[0])
+        return args, kwargs
 
     def _leave(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
         error = sys.exc_info()[1]
