@@ -1,4 +1,4 @@
-"""Candidates for the first modules of blocks, repeated blocks that a trace skips, types of inputs."""
+"""Where blocks may begin, repeated blocks that a trace skips, and the type of a block's inputs."""
 
 from __future__ import annotations
 
