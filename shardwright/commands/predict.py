@@ -164,14 +164,10 @@ def _predict_table(
         from shardwright.commands.tables.calibrate import explain_row
 
         explain_row(runs, explain_run, calibration)
-    elif calibration is not None:
-        from shardwright.commands.tables.calibrate import predict_calibrated
-
-        predict_calibrated(runs, output, calibration)
     else:
         from shardwright.commands.tables.predict_runs import predict_table
 
-        predict_table(runs, output, traced=traced)
+        predict_table(runs, output, traced=traced, calibration=calibration)
 
 
 def write_reports(

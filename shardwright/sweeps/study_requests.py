@@ -129,7 +129,7 @@ def _asked_plan(question: Question, poser: Poser) -> PlanRequestOfStudy:
 
 
 def _asked_size(flags: SizeFlags, prices: Path | None, today: str) -> SizeRequestOfStudy:
-    flags = replace(flags, prices=prices)
+    flags = replace(flags, options=replace(flags.options, prices=prices))
     try:
         request = size_request(flags, today=today)
     except ShardwrightError as error:

@@ -12,28 +12,45 @@ from shardwright.plugins.plugin import Hook, hook
 from shardwright.runs.predict_runs import PredictedRow, predict_runs
 from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import read_runs
-from simulator.training_run.fit.recalibration import Calibration
+from simulator.training_run.fit.recalibration import (
+    Calibration,
+    read_calibration,
+    shipped_hash,
+)
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import shipped_coefficients
 
 _GIB = 2**30
 
 
-def predict_table(path: Path, output: Path, *, traced: bool = False) -> None:
+def predict_table(
+    path: Path, output: Path, *, traced: bool = False, calibration: Path | None = None
+) -> None:
     """Read the runs, predict each, write the table; `-` is stdout.
 
-    traced  each run's architecture is built and traced, and predicted from what the trace gives
+    traced       each run's architecture is built and traced, and predicted from what the trace
+                 gives
+    calibration  file of coefficients in the place of the shipped ones
     A cell that cannot be read costs its own row a prediction, and is said there.
     """
+    made = None if calibration is None else loaded_calibration(calibration)
     runs = read_runs(path, lenient=True)
-    found = hook(Hook.PREDICT_TRACED)(runs) if traced else predicted_runs(runs)
-    supported = write_predictions(output, found)
-    note(f"predicted {supported} of {len(found)} runs; the others say why under `status`")
-
-
-def write_predictions(output: Path, found: Sequence[PredictedRun]) -> int:
-    """Writes the table, to stdout where the path is `-`; how many rows have a prediction."""
+    found = hook(Hook.PREDICT_TRACED)(runs) if traced else predicted_runs(runs, calibration=made)
     write_or_print(output, csv_text(PREDICTED_COLUMNS, map(row_of, found)))
-    return sum(prediction.status == OK for prediction in found)
+    supported = sum(prediction.status == OK for prediction in found)
+    how = "; the others say why under `status`" if made is None else f" with {calibration}"
+    note(f"predicted {supported} of {len(found)} runs{how}")
+
+
+def loaded_calibration(path: Path) -> Calibration:
+    """The calibration of a file, said where it corrects other coefficients than the shipped."""
+    made = read_calibration(path)
+    if made.based_on != shipped_hash(shipped_coefficients()):
+        note(
+            f"{path} corrects the coefficients of another release; make it again from its runs: "
+            f"shardwright profile --from {made.source} -o {path}"
+        )
+    return made
 
 
 def predicted_runs(

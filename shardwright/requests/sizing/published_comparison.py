@@ -25,7 +25,7 @@ class PublishedComparison:
 
 def published_run(flags: SizeFlags) -> WholeRun | None:
     """The published run of the model; None if there is none, and for adapters."""
-    return None if flags.lora else whole_run(flags.model)
+    return None if flags.options.lora else whole_run(flags.options.model)
 
 
 def published_flags(flags: SizeFlags, run: WholeRun, answer_devices: int) -> SizeFlags:
@@ -37,6 +37,7 @@ def published_flags(flags: SizeFlags, run: WholeRun, answer_devices: int) -> Siz
     nodes = max(1, round((run.devices or answer_devices) / per_node))
     return replace(
         flags,
+        options=replace(flags.options, phases=None),
         on=(NamedDevice(name=run.device),),
         tokens=run.tokens,
         optimal_tokens=False,
@@ -45,5 +46,4 @@ def published_flags(flags: SizeFlags, run: WholeRun, answer_devices: int) -> Siz
         nodes=Range(first=nodes, last=nodes),
         devices=None,
         minimise="time",
-        phases=None,
     )

@@ -94,15 +94,15 @@ class SizeSolver:
         return replace(sized, published=beside)
 
     def _answered(self, flags: SizeFlags) -> Sized:
-        phases = None if flags.phases is None else phases_of(flags.phases)
+        phases = None if flags.options.phases is None else phases_of(flags.options.phases)
         total = None
         if phases is not None:
             total = sum(phase.tokens_count for phase in phases)
             longest = max(phases, key=lambda phase: phase.tokens_count)
             flags = replace(
                 flags,
+                options=replace(flags.options, seq=longest.seq),
                 tokens=longest.tokens_count,
-                seq=longest.seq,
                 batches=(longest.global_batch,),
             )
         asked = size_request(flags, today=self.today, dataset_tokens=total)
