@@ -22,9 +22,8 @@ import numpy as np
 
 from planner.axes import Axes
 from planner.best_first import BestFirst, Candidate, Progress
-from planner.blocks.explain import explain_infeasible, why_not_first
+from planner.blocks.explain import Changed, explain_infeasible, relaxation, why_not_first
 from planner.blocks.legal_cells import legal_cells
-from planner.blocks.relax import Changed, relaxation
 from planner.cell import Cell
 from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts

@@ -159,7 +159,7 @@ def _predict_layout(
 def _predict_table(
     runs: Path, output: Path, calibration: Path | None, explain_run: str | None, *, traced: bool
 ) -> None:
-    # Here, since only tables of runs need what reads and completes them.
+    # Here, since only tables of runs are read and completed.
     if explain_run is not None:
         from shardwright.commands.tables.calibrate import explain_row
 
@@ -187,7 +187,7 @@ def write_reports(
     answer = opened.planned
     if html is not None and answer.plan is not None and answer.prediction is not None:
         from shardwright.reports.brief.plan_page import report_html
-        from shardwright.reports.roofline_inputs import find_roofline
+        from shardwright.reports.roofline import find_roofline
 
         import_from_here(answer.plan.model)
         found = find_roofline(answer.plan, answer.prediction, measured, cluster_file=local)

@@ -24,7 +24,7 @@ from shardwright.console.report_files import need_room_for_reports, write_size_r
 from shardwright.options.size_options import SizeOptions
 from shardwright.plugins.plugin import Hook, hook
 from shardwright.reports.labelled import labelled
-from shardwright.requests.report_paths import ReportPaths
+from shardwright.requests.plan_request import ReportPaths
 
 if TYPE_CHECKING:
     from shardwright.requests.sizing.owned import OwnedBeside

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shardwright.reports.brief.brief import Brief
     from shardwright.reports.brief.columns import Column
     from shardwright.reports.brief.plan_brief import Planned
-    from shardwright.requests.report_paths import ReportPaths
+    from shardwright.requests.plan_request import ReportPaths
 
 
 def need_room_for_reports(files: ReportPaths) -> None:

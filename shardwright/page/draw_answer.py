@@ -10,8 +10,8 @@ from planner.layout.layout_answer import LayoutChoice
 from profiles.errors import InputError
 from shardwright.analysis.layout_timeline import layout_timeline
 from shardwright.reports.brief.brief import Brief
-from shardwright.reports.brief.brief_html import brief_html
-from shardwright.reports.brief.brief_parts import (
+from shardwright.reports.brief.brief_html import (
+    brief_html,
     facts_html,
     pictures_html,
     section_html,

@@ -21,7 +21,7 @@ from shardwright.page.fields import (
     starting_values,
     unknown_parameters,
 )
-from shardwright.reports.brief.brief_parts import words_html
+from shardwright.reports.brief.brief_html import words_html
 
 COLUMNS = 4
 _COUNTED = re.compile(rf"^(?:(\d{{1,6}})x)?(\d{{1,4}}x{NAME_START}[\w.@/-]*)$")

@@ -13,8 +13,7 @@ from profiles.errors import ShardwrightError
 from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import traced_step
 from profiles.model.tracing.traced import TracedModel
-from shardwright.commands.tables.predict_runs import row_of
-from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
+from shardwright.commands.tables.predict_runs import OK, PREDICTED_COLUMNS, PredictedRun, row_of
 from shardwright.console.output import Bar, note, write_or_print
 from shardwright.requests.named_model import sample_of
 from shardwright.requests.predicted_plan import predict_plan
