@@ -24,9 +24,8 @@ from planner.costs.bound import (
     near_even_busiest_s,
     unlike_busiest_s,
 )
-from planner.costs.cell_memory import CellMemory, edges, in_flight
+from planner.costs.cell_memory import CellMemory, Places, edges, in_flight
 from planner.costs.cell_times import CellTails, CellTimes
-from planner.costs.placement import Places
 from planner.costs.priced_model import (
     Known,
     PricedModel,

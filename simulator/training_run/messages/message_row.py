@@ -18,8 +18,7 @@ from simulator.training_run.messages.rank_group import (
 )
 from simulator.training_run.messages.run_links import Links, moved, sent, steps
 from simulator.training_run.messages.step_messages import data_messages, worker_messages
-from simulator.training_run.run.network_level import NetworkLevel
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import NetworkLevel, TrainingRun
 from simulator.training_run.work.layer_work import element_bytes
 from simulator.training_run.work.muon_work import rank_matrices
 from simulator.values.degrees import AXIS_ORDERS
