@@ -15,7 +15,7 @@ import numpy as np
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import Footprint
 from simulator.mfu import mfu, model_flop_per_token
-from simulator.schedules.schedule import ActionKind, build_schedule
+from simulator.schedules.schedule import ActionKind
 from simulator.schedules.timeline import Durations, Timeline, simulate
 from simulator.step_prediction import StepFacts, limit_words, source_tags, step_prediction
 from simulator.training_run.fit.memory_interval import memory_interval
@@ -95,7 +95,7 @@ def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
     seconds = made.seconds
     degrees = plan.degrees
     step = _drawn_step(run, plan, seconds)
-    timeline = _timeline(plan, step.durations)
+    timeline = simulate(plan.actions, step.durations)
     exchange_s = seconds.get(Part.REDUCE, 0.0)
     ranks = tuple(_with_course(rank, number, timeline) for number, rank in enumerate(made.ranks))
     return replace(
@@ -212,16 +212,6 @@ def _units(term: Term, x: Features, share: StageShare, number: int, stages: int)
 
 def _same_rank(plan: Plan, stage: int) -> bool:
     return plan.pp_rank_of(stage) == plan.pp_rank_of(stage - 1)
-
-
-def _timeline(plan: Plan, durations: Durations) -> Timeline:
-    schedule = build_schedule(
-        plan.schedule,
-        num_ranks=plan.degrees.pp,
-        num_microbatches=plan.num_microbatches,
-        stages_per_rank=plan.degrees.vpp,
-    )
-    return simulate(schedule, durations)
 
 
 def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
