@@ -28,11 +28,7 @@ from simulator.training_run.framework.framework import FrameworkRules, load_fram
 from simulator.training_run.run.training_run import TrainingRun, mean_document_length
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.work.stage_share import predictor_units
-from simulator.values.pipeline_layout import (
-    layout_ranks,
-    pipeline_layout_text,
-    stages_of_layout,
-)
+from simulator.values.pipeline_layout import layout_ranks, pipeline_layout_text, stages_of_layout
 from simulator.values.recompute_kind import recompute_kind
 
 

@@ -9,14 +9,7 @@ from planner.batch.answer_cache import AnswerCache
 from profiles.errors import InfeasibleError, InputError
 from profiles.model.loaders import resolve_model
 from shardwright.analysis.answer_json import answer_json
-from shardwright.console.output import (
-    Heartbeat,
-    SearchProgress,
-    note,
-    print_json,
-    show,
-    tell_price,
-)
+from shardwright.console.output import Heartbeat, SearchProgress, note, print_json, show, tell_price
 from shardwright.console.report_files import write_plan_reports
 from shardwright.options.option import options_of
 from shardwright.options.plan_options import PlanOptions

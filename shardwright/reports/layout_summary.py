@@ -10,13 +10,7 @@ from rich.text import Text
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.space import EXECUTOR
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.units import (
-    format_count,
-    format_percent,
-    format_probability,
-    format_time,
-    format_usd,
-)
+from profiles.units import format_count, format_percent, format_probability, format_time, format_usd
 from shardwright.reports.labelled import WIDTH, labelled, one_line, some_of
 from shardwright.reports.terminal import format_interval, memory_words, price_words
 from shardwright.requests.compared_frameworks import is_supported

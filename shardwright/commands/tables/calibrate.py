@@ -11,12 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.document import write_text
-from profiles.errors import (
-    DocumentError,
-    MismatchError,
-    ShardwrightError,
-    UnknownNameError,
-)
+from profiles.errors import DocumentError, MismatchError, ShardwrightError, UnknownNameError
 from profiles.units import format_percent
 from shardwright.commands.tables.predict_runs import loaded_calibration
 from shardwright.console.output import note, show

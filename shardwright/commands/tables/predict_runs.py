@@ -12,11 +12,7 @@ from shardwright.plugins.plugin import Hook, hook
 from shardwright.runs.predict_runs import PredictedRow, predict_runs
 from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import read_runs
-from simulator.training_run.fit.recalibration import (
-    Calibration,
-    read_calibration,
-    shipped_hash,
-)
+from simulator.training_run.fit.recalibration import Calibration, read_calibration, shipped_hash
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 

@@ -19,11 +19,7 @@ from simulator.formula_symbol import Symbol
 from simulator.training_run.explain.explain_memory import MemoryExplanation, explain_memory
 from simulator.training_run.fit.interval import step_intervals
 from simulator.training_run.fit.memory_interval import memory_interval, shipped_memory_intervals
-from simulator.training_run.fit.recalibration import (
-    Calibration,
-    calibrated,
-    calibrated_knowledge,
-)
+from simulator.training_run.fit.recalibration import Calibration, calibrated, calibrated_knowledge
 from simulator.training_run.fit.step_spread import coefficient_spreads, step_spreads
 from simulator.training_run.framework.framework import Framework, load_framework, memory_of
 from simulator.training_run.run.training_run import TrainingRun

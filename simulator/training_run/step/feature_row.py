@@ -30,10 +30,7 @@ from simulator.training_run.step.idle_share import paired_share
 from simulator.training_run.work.adapter_work import adapter_work
 from simulator.training_run.work.layer_work import LayerWork, vocabulary_share
 from simulator.training_run.work.muon_work import rank_matrices
-from simulator.training_run.work.rank_parameters import (
-    layer_parameters,
-    updated_parameters,
-)
+from simulator.training_run.work.rank_parameters import layer_parameters, updated_parameters
 from simulator.training_run.work.stage_layers import (
     predicting_layers,
     recomputed_shares,
