@@ -25,7 +25,8 @@ from shardwright.sweeps.worker import SizeVerdict, sizing_job
 
 PLANS, SIZES = "results", "sizes"
 """The tables of a sweep."""
-_COLUMNS_OF = {PLANS: PLAN_TABLE, SIZES: SIZE_TABLE}
+COLUMNS_OF = {PLANS: PLAN_TABLE, SIZES: SIZE_TABLE}
+"""Their columns, with units and meanings."""
 _INTEGERS_OF = {PLANS: PLAN_INTEGERS, SIZES: SIZE_INTEGERS}
 # Plain numbers, whose columns have no unit to tell them from texts.
 _COUNTS = ("interruptions",)
@@ -179,7 +180,7 @@ def _size_row(
 
 def table_of(name: str, rows: list[dict[str, Any]]) -> Table:
     """The rows as one of the tables that readers find."""
-    columns = _COLUMNS_OF[name]
+    columns = COLUMNS_OF[name]
     kinds = {column.name: _kind(name, column) for column in columns}
     return Table(
         name=name,
@@ -190,14 +191,9 @@ def table_of(name: str, rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def columns_of(name: str) -> tuple[Column, ...]:
-    """The columns of a table with their units and meanings."""
-    return _COLUMNS_OF[name]
-
-
 def dictionary_of(names: list[str]) -> Table:
     """What the columns of some tables mean, as a table of its own."""
-    rows = [(name, c.name, c.unit, c.meaning) for name in names for c in _COLUMNS_OF[name]]
+    rows = [(name, c.name, c.unit, c.meaning) for name in names for c in COLUMNS_OF[name]]
     kinds: dict[str, type] = {"in_table": str, "name": str, "unit": str, "meaning": str}
     return Table(name="columns", columns=kinds, rows=rows)
 

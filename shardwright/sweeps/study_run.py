@@ -28,10 +28,10 @@ from shardwright.reports.brief.columns import dictionary_csv, table_csv
 from shardwright.sweeps.best_rows import best_rows
 from shardwright.sweeps.parquet_file import parquet_bytes
 from shardwright.sweeps.study_requests import (
+    COLUMNS_OF,
     PLANS,
     SIZES,
     StudyRequests,
-    columns_of,
     dictionary_of,
     table_of,
 )
@@ -112,7 +112,7 @@ def run_study(
 def _write_tables(folder: Path, rows: Rows, *, parquet: bool) -> list[str]:
     files = []
     for name, found in rows.items():
-        stem, columns = _CSV[name], columns_of(name)
+        stem, columns = _CSV[name], COLUMNS_OF[name]
         write_text(folder / f"{stem}.csv", table_csv(columns, found))
         write_text(folder / f"{stem}.columns.csv", dictionary_csv(columns))
         files += [f"{stem}.csv", f"{stem}.columns.csv"]

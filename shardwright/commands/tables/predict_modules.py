@@ -71,7 +71,7 @@ def _predicted(row: ModuleRow) -> PredictedRun:
             return _as_row(row, made, bool(made.fits), setting.defaults)
         return _of_setting(row, setting)
     except ShardwrightError as error:
-        return PredictedRun(id=row.id, status=f"unsupported: {_one_line(str(error))}")
+        return PredictedRun(id=row.id, status=f"unsupported: {' '.join(str(error).split())}")
 
 
 def _of_executor(row: ModuleRow, setting: ModuleSetting) -> Prediction:
@@ -134,7 +134,3 @@ def _unmeasured(graph: ModelGraph, setting: ModuleSetting) -> Iterator[str]:
                 f"too few measured steps {which} {kind} ({share:.0%} of the kernels' time): priced "
                 "as what is most like it, in a wider interval"
             )
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -26,11 +26,11 @@ from simulator.values.plan_file import Comparison, Infeasibility, PlanFile
 from simulator.values.prediction import Interval, Prediction
 
 
-def answer_brief(answer: PlanFile | LayoutFile, model: str = "", cluster: str = "") -> Brief:
-    """The report of one answer; the names are needed for a plan file without a plan."""
+def answer_brief(answer: PlanFile | LayoutFile) -> Brief:
+    """The report of one answer."""
     if isinstance(answer, LayoutFile):
         return plan_brief(planned_layouts([answer], {}))
-    return plan_brief(planned_plan(answer, model, cluster))
+    return plan_brief(planned_plan(answer))
 
 
 def _relaxations(why: Infeasibility | None) -> tuple[tuple[str, str, float], ...]:

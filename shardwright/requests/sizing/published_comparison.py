@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from profiles.hardware.catalogue.catalog import node_design
 from shardwright.requests.sizing.size_flags import NamedDevice, Range, SizeFlags
-from shardwright.runs.whole_run import WholeRun, whole_run
+from shardwright.runs.whole_run import WholeRun
 from simulator.values.prediction import Interval
 
 
@@ -21,11 +21,6 @@ class PublishedComparison:
     def error(self) -> float:
         """Predicted over published device-hours, minus 1."""
         return self.predicted_device_hours.value / self.run.device_hours - 1.0
-
-
-def published_run(flags: SizeFlags) -> WholeRun | None:
-    """The published run of the model; None if there is none, and for adapters."""
-    return None if flags.options.lora else whole_run(flags.options.model)
 
 
 def published_flags(flags: SizeFlags, run: WholeRun, answer_devices: int) -> SizeFlags:

@@ -37,6 +37,9 @@ class NamedDevice:
     name: str
     node_devices: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.node_devices}x{self.name}" if self.node_devices else self.name
+
     @property
     def is_file(self) -> bool:
         """Whether it is the path of a cluster file."""

@@ -266,9 +266,8 @@ def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
     whole_trays = design.host_devices and per_node == design.devices
     narrower = 1 << (per_node.bit_length() - 1)
     widths = (per_node, narrower) if whole_trays and narrower < per_node else (per_node,)
-    asked = f"{named.node_devices}x{named.name}" if named.node_devices else named.name
     return DeviceChoice(
-        asked=asked,
+        asked=str(named),
         device=device,
         node_devices=per_node,
         widths=widths,

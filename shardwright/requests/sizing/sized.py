@@ -21,10 +21,10 @@ from profiles.units import format_count
 from shardwright.requests.sizing.published_comparison import (
     PublishedComparison,
     published_flags,
-    published_run,
 )
 from shardwright.requests.sizing.size_flags import SizeFlags
 from shardwright.requests.sizing.size_request import SizeRequest, size_request
+from shardwright.runs.whole_run import whole_run
 from simulator.training_run.step.coefficients import shipped_coefficients
 
 # Rounds in which the other phases of a run are priced on the devices of the longest.
@@ -79,7 +79,9 @@ class SizeSolver:
     def solve(self, flags: SizeFlags) -> Sized:
         """The answer; raises InputError, UnknownNameError, DocumentError."""
         sized = self._answered(flags)
-        published = published_run(flags) if self.detail >= Detail.SUMMARY else None
+        published = None
+        if self.detail >= Detail.SUMMARY and not flags.options.lora:
+            published = whole_run(flags.options.model)
         best = sized.answer.best
         if published is None or best is None:
             return sized
