@@ -12,7 +12,7 @@ from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
 from shardwright.analysis.answer_json import choice_json
 from shardwright.analysis.size_better import probability_better
-from shardwright.requests.sizing.published_comparison import PublishedComparison
+from shardwright.requests.sizing.sized import PublishedComparison
 from simulator.log_interval import is_tie
 from simulator.training_compute import METHOD, THRESHOLDS
 

@@ -92,8 +92,16 @@ def predict(
     if traced:
         for package in ("torch", "transformers"):
             need_package(package, "--traced", extra="hf")
+    # Here, since only tables of runs are read and completed.
+    if runs is not None and explain_run is not None:
+        from shardwright.commands.tables.calibrate import explain_row
+
+        explain_row(runs, explain_run, calibration)
+        return
     if runs is not None:
-        _predict_table(runs, output, calibration, explain_run, traced=traced)
+        from shardwright.commands.tables.predict_runs import predict_table
+
+        predict_table(runs, output, traced=traced, calibration=calibration)
         return
     if plan_file is None:
         raise typer.BadParameter(
@@ -154,20 +162,6 @@ def _predict_layout(
         print_json(layout_prediction_json(answer.chosen))
         return
     show(brief_report(page if explain else layout_brief(where, answer, explain=False)))
-
-
-def _predict_table(
-    runs: Path, output: Path, calibration: Path | None, explain_run: str | None, *, traced: bool
-) -> None:
-    # Here, since only tables of runs are read and completed.
-    if explain_run is not None:
-        from shardwright.commands.tables.calibrate import explain_row
-
-        explain_row(runs, explain_run, calibration)
-    else:
-        from shardwright.commands.tables.predict_runs import predict_table
-
-        predict_table(runs, output, traced=traced, calibration=calibration)
 
 
 def write_reports(

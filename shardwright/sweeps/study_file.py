@@ -22,8 +22,8 @@ A name that nobody knows is found before anything is solved, with its line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -153,18 +153,13 @@ def read_study(path: Path, *, local: Path | None = None) -> Study:
     faults = _unknown_names(file, local)
     plans: list[Question] = []
     sizes: list[SizeFlags] = []
-
-    def ask_plans(grid: Grid) -> None:
-        plans.extend(questions_of(grid, local=local))
-
-    def ask_sizes(grid: SizeGrid) -> None:
-        sizes.extend(flags_of(grid))
-
     if not faults:
         for number, grid in enumerate(file.grids):
-            faults += _fault(f"grids[{number}]", partial(ask_plans, grid))
+            with _noted(faults, f"grids[{number}]"):
+                plans += questions_of(grid, local=local)
         for number, asked in enumerate(file.sizes):
-            faults += _fault(f"sizes[{number}]", partial(ask_sizes, asked))
+            with _noted(faults, f"sizes[{number}]"):
+                sizes += flags_of(asked)
     if faults:
         more = len(faults) - _MOST_TOLD
         said = [told(fault) for fault in faults[:_MOST_TOLD]]
@@ -178,7 +173,8 @@ def _unknown_names(file: StudyFile, local: Path | None) -> list[str]:
 
     def look(place: str, entries: tuple[object, ...], read: Callable[[str], object]) -> None:
         for entry in entries:
-            faults.extend(_fault(place, partial(read, str(entry))))
+            with _noted(faults, place):
+                read(str(entry))
 
     for number, grid in enumerate(file.grids):
         where = f"grids[{number}]"
@@ -197,12 +193,13 @@ def _unknown_names(file: StudyFile, local: Path | None) -> list[str]:
     return faults
 
 
-def _fault(place: str, read: Callable[[], object]) -> list[str]:
+@contextmanager
+def _noted(faults: list[str], place: str) -> Iterator[None]:
+    """Adds an error to the faults, with its place."""
     try:
-        read()
+        yield
     except ShardwrightError as error:
-        return [f"{place}: {error}"]
-    return []
+        faults.append(f"{place}: {error}")
 
 
 def _model(name: str) -> None:

@@ -33,15 +33,6 @@ _COUNTS = ("interruptions",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequestOfStudy:
-    """A question of `plan`; `posed` is None, and `fault` says why, where its words name nothing."""
-
-    question: Question
-    posed: Posed | None = None
-    fault: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRequestOfStudy:
     """A question of `size`; `request` and `job` are None, and `fault` says why, where it cannot be
     asked."""
@@ -56,10 +47,11 @@ class SizeRequestOfStudy:
 class StudyRequests:
     """The questions in the order of the study.
 
+    plans  questions of `plan`; one whose words name nothing is its row, with the reason
     flags  of the sweep that the command of one question needs too: --prices FILE, --local FILE
     """
 
-    plans: tuple[PlanRequestOfStudy, ...]
+    plans: tuple[Posed | Row, ...]
     sizes: tuple[SizeRequestOfStudy, ...]
     flags: tuple[str, ...] = ()
 
@@ -68,8 +60,8 @@ class StudyRequests:
         questions."""
         found: dict[str, Job] = {}
         for asked in self.plans:
-            if asked.posed is not None:
-                found.setdefault(asked.posed.job.key, asked.posed.job)
+            if isinstance(asked, Posed):
+                found.setdefault(asked.job.key, asked.job)
         for sized in self.sizes:
             if sized.job is not None:
                 found.setdefault(sized.job.key, sized.job)
@@ -122,11 +114,11 @@ def study_requests(
     )
 
 
-def _asked_plan(question: Question, poser: Poser) -> PlanRequestOfStudy:
+def _asked_plan(question: Question, poser: Poser) -> Posed | Row:
     try:
-        return PlanRequestOfStudy(question=question, posed=poser.pose(question))
+        return poser.pose(question)
     except ShardwrightError as error:
-        return PlanRequestOfStudy(question=question, fault=str(error))
+        return Row(question=question, reason=str(error))
 
 
 def _asked_size(flags: SizeFlags, prices: Path | None, today: str) -> SizeRequestOfStudy:
@@ -139,22 +131,21 @@ def _asked_size(flags: SizeFlags, prices: Path | None, today: str) -> SizeReques
 
 
 def plan_rows(
-    plans: tuple[PlanRequestOfStudy, ...], store: ResultStore, faults: Mapping[str, str]
+    plans: tuple[Posed | Row, ...], store: ResultStore, faults: Mapping[str, str]
 ) -> Iterator[Row]:
     """The questions with their answers, runners-up left out."""
     read, solved = "", None
     for asked in plans:
-        posed = asked.posed
-        if posed is None:
-            yield Row(question=asked.question, reason=asked.fault)
-        elif posed.job.key in faults:
-            yield Row(question=asked.question, reason=faults[posed.job.key])
+        if isinstance(asked, Row):
+            yield asked
+        elif asked.job.key in faults:
+            yield Row(question=asked.question, reason=faults[asked.job.key])
         else:
             # Questions that differ by their price stand beside each other.
-            if posed.job.key != read:
-                read, solved = posed.job.key, _without_runners_up(store.answer(posed.job.key))
+            if asked.job.key != read:
+                read, solved = asked.job.key, _without_runners_up(store.answer(asked.job.key))
             assert solved is not None  # only answers are stored
-            yield row_of(posed, finished(solved, posed))
+            yield row_of(asked, finished(solved, asked))
 
 
 def _without_runners_up(text: str) -> Any:

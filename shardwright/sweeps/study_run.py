@@ -21,7 +21,7 @@ from typing import Any
 
 from planner.batch.answer_cache import code_and_data_version, write_answer
 from planner.batch.result_store import ResultStore, solve_into
-from planner.batch.sweep import Reply, Workers, verdict_of
+from planner.batch.sweep import Posed, Reply, Workers, verdict_of
 from profiles.document import write_bytes, write_text
 from profiles.errors import DocumentError
 from shardwright.reports.brief.columns import dictionary_csv, table_csv
@@ -155,8 +155,8 @@ def _write_plans(
 ) -> list[str]:
     files = []
     for row in best:
-        posed = asked.plans[row["question"] - 1].posed
-        assert posed is not None  # it has a plan
+        posed = asked.plans[row["question"] - 1]
+        assert isinstance(posed, Posed)  # it has a plan
         solved = verdict_of(Reply(key="", text=store.answer(posed.job.key))).found
         assert solved is not None
         name = plan_file_of(row)

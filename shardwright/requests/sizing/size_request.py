@@ -186,7 +186,7 @@ def _choices(
     assumed: list[str],
 ) -> tuple[tuple[DeviceChoice, ...], list[tuple[str, str]]]:
     options = flags.options
-    offers = _offers(options.prices)
+    offers = shipped_offers() if options.prices is None else offers_with(options.prices)
     found, left_out = [], []
     old: list[str] = []
     for named in flags.on:
@@ -217,11 +217,8 @@ def _of_file(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
         raise InputError(f"--on {named.name}: `size` takes clusters of one type of node")
     (group,) = cluster.groups
     device = get_device(group.device.name).name
-    fewest, most = cluster.num_nodes, cluster.num_nodes
-    if flags.nodes is not None:
-        fewest, most = flags.nodes.first, flags.nodes.last
-    elif flags.devices is not None:
-        fewest, most = _whole_nodes(flags.devices, group.devices_per_node, named.name)
+    every = (cluster.num_nodes, cluster.num_nodes)
+    fewest, most = _nodes(flags, group.devices_per_node, named.name, every)
     if most > cluster.num_nodes:
         raise InputError(
             f"--on {named.name} has {cluster.num_nodes:,} nodes, fewer than {most:,} (--nodes, "
@@ -258,11 +255,7 @@ def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
         raise InputError(
             f"--on {named.node_devices}x{named.name}: a node of it holds {design.devices} devices"
         )
-    fewest, most = 1, max(1, MOST_DEVICES // per_node)
-    if flags.nodes is not None:
-        fewest, most = flags.nodes.first, flags.nodes.last
-    elif flags.devices is not None:
-        fewest, most = _whole_nodes(flags.devices, per_node, named.name)
+    fewest, most = _nodes(flags, per_node, named.name, (1, max(1, MOST_DEVICES // per_node)))
     whole_trays = design.host_devices and per_node == design.devices
     narrower = 1 << (per_node.bit_length() - 1)
     widths = (per_node, narrower) if whole_trays and narrower < per_node else (per_node,)
@@ -276,6 +269,13 @@ def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
         network=get_link(options.network).name if options.network else "",
         preferred=() if options.stack else preference(_compared(device, options), device),
     )
+
+
+def _nodes(flags: SizeFlags, per_node: int, name: str, usual: tuple[int, int]) -> tuple[int, int]:
+    """The fewest and most nodes, by --nodes or --devices, otherwise the usual."""
+    if flags.nodes is not None:
+        return flags.nodes.first, flags.nodes.last
+    return usual if flags.devices is None else _whole_nodes(flags.devices, per_node, name)
 
 
 def _whole_nodes(devices: Range, per_node: int, name: str) -> tuple[int, int]:
@@ -320,11 +320,7 @@ def _priced(
         return choice
     if stale := found.stale_offers(today):
         old.append(f"{len(stale)} of {len(found.offers)} ({choice.asked})")
-    return replace(
-        choice,
-        usd_per_hour=_nine_tenths(found),
-        price_words=found.words,
-    )
+    return replace(choice, usd_per_hour=_nine_tenths(found), price_words=found.words)
 
 
 def _nine_tenths(price: DevicePrice) -> Interval:
@@ -439,7 +435,3 @@ def _most_axes(name: str) -> tuple[int, str]:
     """Frameworks in order of decreasing choices: their results prune the others."""
     rules = load_framework(name).rules
     return (-len(rules.axes), name)
-
-
-def _offers(file: Path | None) -> tuple[Offer, ...]:
-    return shipped_offers() if file is None else offers_with(file)

@@ -17,15 +17,48 @@ from planner.sizing.size_run import answer_of, compared, explained, search_here
 from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError
+from profiles.hardware.catalogue.catalog import node_design
 from profiles.units import format_count
-from shardwright.requests.sizing.published_comparison import (
-    PublishedComparison,
-    published_flags,
-)
-from shardwright.requests.sizing.size_flags import SizeFlags
+from shardwright.requests.sizing.size_flags import NamedDevice, Range, SizeFlags
 from shardwright.requests.sizing.size_request import SizeRequest, size_request
-from shardwright.runs.whole_run import whole_run
+from shardwright.runs.whole_run import WholeRun, whole_run
 from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.values.prediction import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedComparison:
+    """A published run, and its device-hours as the defaults of the answer predict them."""
+
+    run: WholeRun
+    predicted_device_hours: Interval
+
+    @property
+    def error(self) -> float:
+        """Predicted over published device-hours, minus 1."""
+        return self.predicted_device_hours.value / self.run.device_hours - 1.0
+
+
+def published_flags(flags: SizeFlags, run: WholeRun, answer_devices: int) -> SizeFlags:
+    """The request with the tokens and devices of the published run, otherwise unchanged.
+
+    answer_devices  taken if the number of devices is not published
+    """
+    per_node = node_design(run.device).devices
+    nodes = max(1, round((run.devices or answer_devices) / per_node))
+    return replace(
+        flags,
+        options=replace(flags.options, phases=None),
+        on=(NamedDevice(name=run.device),),
+        tokens=run.tokens,
+        optimal_tokens=False,
+        deadline_s=None,
+        budget_usd=None,
+        nodes=Range(first=nodes, last=nodes),
+        devices=None,
+        minimise="time",
+    )
+
 
 # Rounds in which the other phases of a run are priced on the devices of the longest.
 _ROUNDS = 3
