@@ -10,7 +10,7 @@ import numpy as np
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_question import LayoutSolver, context_of
 from planner.layout.refined_layout import PricedLayout
-from planner.sizing.run_outlook import RunOutlook, outlook_of
+from planner.sizing.run_outlook import outlook_of
 from planner.sizing.size_answer import FrontPoint, Gain, SizeAnswer, value_words
 from planner.sizing.size_limits import Search, binding_limit, memory_short, relaxations_of
 from planner.sizing.size_question import SizeQuestion
@@ -63,7 +63,7 @@ def answer_of(
 
     Equal inputs give equal answers; the search time is left at 0.
     """
-    done = _ranked(found)
+    done = sorted((one.best for one in found if one.best is not None), key=lambda run: run.value)
     refused = _refused(question, found)
     considered = sum(one.considered for one in found)
     if not done:
@@ -97,47 +97,13 @@ def answer_of(
 
 
 def compared(
-    question: SizeQuestion,
-    found: tuple[SizedDevice, ...],
-    answer: SizeAnswer,
-    solver: LayoutSolver,
-    *,
-    seed: int = 0,
-    runs: int = 2000,
+    question: SizeQuestion, answer: SizeAnswer, solver: LayoutSolver, *, seed: int, runs: int
 ) -> SizeAnswer:
-    """The answer with the best run of each other compared framework."""
-    done = _ranked(found)
-    if not done:
+    """The answer with the best run of each other compared framework on the devices of the best one,
+    in order of preference; none if the request names its frameworks."""
+    if answer.best is None:
         return answer
-    return replace(answer, frameworks=_frameworks(question, done[0], solver, seed=seed, runs=runs))
-
-
-def explained(
-    question: SizeQuestion,
-    found: tuple[SizedDevice, ...],
-    answer: SizeAnswer,
-    solver: LayoutSolver,
-) -> SizeAnswer:
-    """The answer with its Pareto front, the binding limit, and the gains of one more node, dollar,
-    GB/s, GiB and point of MFU."""
-    done = _ranked(found)
-    if not done:
-        return answer
-    beside = runs_beside(question, done, solver)
-    return replace(
-        answer,
-        front=front_of(beside),
-        gains=gains_of(question, done[0], solver),
-        binds=binding_limit(question, done[0], beside),
-    )
-
-
-def _frameworks(
-    question: SizeQuestion, best: SizedRun, solver: LayoutSolver, *, seed: int, runs: int
-) -> tuple[RunOutlook, ...]:
-    """The best run of each other compared framework on the devices of the best one, in order of
-    preference; none if the request names its frameworks."""
-    every = []
+    best, every = answer.best.run, []
     for name in (name for group in best.choice.preferred for name in group):
         if name == best.stack or not solver.has_time:
             continue
@@ -147,12 +113,22 @@ def _frameworks(
         if run is not None:
             outlook = outlook_of(question, run, solver.coefficients, seed=seed, runs=runs)
             every.append(replace(outlook, why_not=value_words(run, best)))
-    return tuple(every)
+    return replace(answer, frameworks=tuple(every))
 
 
-def _ranked(found: tuple[SizedDevice, ...]) -> list[SizedRun]:
-    """The best run of every device type that has one, least value first."""
-    return sorted((one.best for one in found if one.best is not None), key=lambda run: run.value)
+def explained(question: SizeQuestion, answer: SizeAnswer, solver: LayoutSolver) -> SizeAnswer:
+    """The answer with its Pareto front, the binding limit, and the gains of one more node, dollar,
+    GB/s, GiB and point of MFU."""
+    if answer.best is None:
+        return answer
+    best = answer.best.run
+    beside = runs_beside(question, [best, *(other.run for other in answer.others)], solver)
+    return replace(
+        answer,
+        front=front_of(beside),
+        gains=gains_of(question, best, solver),
+        binds=binding_limit(question, best, beside),
+    )
 
 
 def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
@@ -294,13 +270,7 @@ def at_nodes(
     layout = solver.best(asked)
     if layout is None:
         return None
-    free = replace(
-        question,
-        tokens=run.tokens,
-        deadline_s=None,
-        budget_usd=None,
-        minimise="time",
-    )
+    free = replace(question, tokens=run.tokens, deadline_s=None, budget_usd=None, minimise="time")
     choice = replace(run.choice, fewest=1, most=max(nodes, run.choice.most))
     goal = goal_of(free, choice, stack_named(question, run.stack), run.batch)
     return sized_run(free, choice, goal, run.stack, layout, 0.0, run.width)

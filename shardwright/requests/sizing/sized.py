@@ -78,14 +78,13 @@ class Detail(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """An answered request; `found` has the result of every device type.
+    """An answered request.
 
     published  the published run of the model, predicted with the same defaults
     """
 
     question: SizeQuestion
     answer: SizeAnswer
-    found: tuple[SizedDevice, ...] = ()
     published: PublishedComparison | None = None
 
 
@@ -177,21 +176,20 @@ class SizeSolver:
 
     def _detailed(self, sized: Sized, end: float) -> Sized:
         start, solver = self.clock(), self._solver(end)
-        question, found, answer = sized.question, sized.found, sized.answer
+        question, answer = sized.question, sized.answer
         if self.detail >= Detail.SUMMARY:
-            answer = compared(question, found, answer, solver, seed=self.seed, runs=self.runs)
+            answer = compared(question, answer, solver, seed=self.seed, runs=self.runs)
         if self.detail >= Detail.ALL:
-            answer = explained(question, found, answer, solver)
+            answer = explained(question, answer, solver)
         spent = answer.search_time_s + self.clock() - start
         return replace(sized, answer=replace(answer, search_time_s=spent))
 
     def _solved(self, asked: SizeRequest, question: SizeQuestion) -> Sized:
         start, end = self.clock(), self._end()
         search = self._search(end)
-        found = search(question)
         answer = answer_of(
             question,
-            found,
+            search(question),
             search=search,
             solver=self._solver(end),
             seed=self.seed,
@@ -204,7 +202,7 @@ class SizeSolver:
             assumptions=(*asked.assumed, *answer.assumptions),
             search_time_s=self.clock() - start,
         )
-        return self._detailed(Sized(question=question, answer=answer, found=found), end)
+        return self._detailed(Sized(question=question, answer=answer), end)
 
     def _end(self) -> float:
         return self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf
