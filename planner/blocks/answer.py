@@ -300,14 +300,10 @@ def block_rules() -> FrameworkRules:
     return replace(load_framework(EXECUTOR).rules, schedules=schedules)
 
 
-def hybrid_options(axes: Axes) -> tuple[RunOption, ...]:
-    """The options of the search: groups of hybrid sharding."""
-    return tuple(RunOption(dp_replicate=groups) for groups in axes.replicate_groups)
-
-
 def legal_cells(axes: Axes, context: LayoutContext) -> tuple[Cell, ...]:
     """Every legal cell in a fixed order; raises InputError if the fixed axes allow none."""
-    context = replace(context, options=hybrid_options(axes))
+    hybrid = tuple(RunOption(dp_replicate=groups) for groups in axes.replicate_groups)
+    context = replace(context, options=hybrid)
     meshes = meshes_of(axes, context)
     # Recomputation is chosen block by block.
     choices = replace(axes, recompute=("none",))

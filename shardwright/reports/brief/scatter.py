@@ -19,6 +19,7 @@ from shardwright.reports.picture import (
     Picture,
     even_ticks,
     line,
+    tick_below,
 )
 
 WIDTH, HEIGHT = 560.0, 350.0
@@ -62,9 +63,7 @@ def scatter(
     for value in log_ticks(x_axis):
         x = x_axis.at(value)
         grid.append(Path(data=line(x, TOP, x, HEIGHT - BOTTOM), colour=GRID, width=1))
-        labels.append(
-            Label(x=x, y=HEIGHT - BOTTOM + 20, text=across.written(value), anchor="middle")
-        )
+        labels.append(tick_below(x, HEIGHT - BOTTOM + 20, across.written(value)))
     for value in log_ticks(y_axis):
         y = y_axis.at(value)
         grid.append(Path(data=line(LEFT, y, WIDTH - RIGHT, y), colour=GRID, width=1))
@@ -216,9 +215,7 @@ def completion_picture(
         grid.append(Path(data=line(LEFT, y, WIDTH - RIGHT, y), colour=GRID, width=1))
         labels.append(Label(x=LEFT - 8, y=y + 5, text=f"{share:.0%}", anchor="end"))
     for value in even_ticks(right, 6):
-        labels.append(
-            Label(x=across.at(value), y=HEIGHT - BOTTOM + 20, text=f"{value:.4g}", anchor="middle")
-        )
+        labels.append(tick_below(across.at(value), HEIGHT - BOTTOM + 20, f"{value:.4g}"))
     box = Box(
         x=across.at(low),
         y=TOP,

@@ -165,9 +165,6 @@ def _tensors(tensors: RunTensors, details: PeakDetails) -> tuple[TensorLine, ...
     return tuple(line for line in lines if line.memory_bytes)
 
 
-_GIB = 2**30
-
-
 def fit_words(memory: Footprint, device: Device) -> str:
     """Required memory of the fullest rank by part, and the usable memory of its device.
 
@@ -186,11 +183,11 @@ def fit_words(memory: Footprint, device: Device) -> str:
         "allocator overhead": rank.limiting_bytes - rank.peak_bytes,
     }
     counted = ", ".join(
-        f"{name} {size / _GIB:.1f}" for name, size in parts.items() if size >= 0.05 * _GIB
+        f"{name} {size / GIB:.1f}" for name, size in parts.items() if size >= 0.05 * GIB
     )
-    needed, usable = rank.limiting_bytes / _GIB, device.usable_bytes / _GIB
+    needed, usable = rank.limiting_bytes / GIB, device.usable_bytes / GIB
     line = (
         f"needs {needed:.1f} of {usable:.1f} GiB (rank {rank.rank}: {counted}); "
-        f"{device.reserved_bytes.value / _GIB:.1f} held by driver, context and NCCL"
+        f"{device.reserved_bytes.value / GIB:.1f} held by driver, context and NCCL"
     )
     return f"{line}; refused: {memory.refused}" if memory.refused else line

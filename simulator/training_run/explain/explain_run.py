@@ -288,11 +288,8 @@ def step_lines(x: Features, c: Coefficients) -> tuple[StepLine, ...]:
 
     x, c  features and coefficients of that run only, shape [1]
     """
-    terms = step_seconds(
-        cast(Features, _Features(x)),
-        cast(Coefficients, _Values(c)),
-        lambda term: term,
-    )
+    features, coefficients = cast(Features, _Features(x)), cast(Coefficients, _Values(c))
+    terms = step_seconds(features, coefficients, lambda term: term)
     lines = []
     for term, seconds in terms.items():
         symbol = Symbol.of(seconds)
