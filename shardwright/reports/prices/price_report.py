@@ -12,7 +12,6 @@ from profiles.hardware.catalogue.catalog import CatalogRow
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.prices.owning import Owning
 from profiles.hardware.prices.price_table import STALE_DAYS, DevicePrice
-from profiles.sourced import SourcedRange
 from profiles.units import (
     format_bytes,
     format_flop,
@@ -181,19 +180,9 @@ def owning_report(owning: Owning, device: str, prices: Sequence[DevicePrice]) ->
         Text(""),
         *(
             labelled("Assumed: ", f"{name} {value.value:g}: {value.source}", style="dim")
-            for name, value in assumed(owning)
+            for name, value in owning.published.items()
         ),
     )
-
-
-def assumed(owning: Owning) -> tuple[tuple[str, SourcedRange], ...]:
-    """The inputs with default (published) values."""
-    named = (
-        ("depreciation_years", owning.depreciation_years),
-        ("hosting_usd_per_kw_month", owning.hosting_usd_per_kw_month),
-        ("power_usd_per_kwh", owning.power_usd_per_kwh),
-    )
-    return tuple((name, value) for name, value in named if value.method == "published")
 
 
 def _break_even(cost: OwnedCost, price: DevicePrice, owning: Owning) -> str:
