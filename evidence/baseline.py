@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from profiles.errors import InputError
-from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.commands.tables.predict_runs import PredictedRun
 from shardwright.runs.device_text import device_of
 from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.unsupported import UnsupportedRunError

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evidence.compared import ComparedRun
-from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.commands.tables.predict_runs import PredictedRun
 
 LEAST_LAYOUTS = 5
 CLOSE = 0.03

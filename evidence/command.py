@@ -29,8 +29,7 @@ from evidence.releases import read_releases
 from evidence.study import SOURCE_LEFT_OUT, AccuracyStudy, Column
 from evidence.traced_runs import traced_predictions
 from profiles.document import write_text
-from shardwright.commands.tables.predict_runs import predicted_runs
-from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.commands.tables.predict_runs import PredictedRun, predicted_runs
 from shardwright.console.output import Heartbeat, need_room_for, note, show, write_or_print
 from shardwright.runs.run import FIGURES, PublishedRun
 from shardwright.runs.run_table import Measured, read_measured, read_runs

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from profiles.errors import InputError
-from shardwright.commands.tables.predicted_run import OK, PredictedRun
+from shardwright.commands.tables.predict_runs import OK, PredictedRun
 from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import Measured
 

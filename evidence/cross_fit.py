@@ -14,7 +14,7 @@ from evidence.crossvalidate import members
 from evidence.fit_spread import knowledge_of, spreads_with_effects
 from evidence.groups import source_of
 from evidence.targets import utilisation
-from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.commands.tables.predict_runs import PredictedRun
 from shardwright.runs.complete import UnsupportedRunError, complete_run
 from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import Measured

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.commands.tables.predicted_run import OK, PredictedRun
+from shardwright.commands.tables.predict_runs import OK, PredictedRun
 from shardwright.runs.module_table import MeasuredModule
 
 

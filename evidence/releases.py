@@ -8,7 +8,7 @@ from typing import Any
 
 from evidence.compared import ComparedRun
 from profiles.csv_table import number_cell, read_table
-from shardwright.commands.tables.predicted_run import OK, PredictedRun
+from shardwright.commands.tables.predict_runs import OK, PredictedRun
 from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import Measured
 

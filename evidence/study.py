@@ -19,7 +19,7 @@ from evidence.ledger import LedgerEntry
 from evidence.releases import Release
 from evidence.targets import TARGETS, Outcome, outcome
 from profiles.errors import InputError
-from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.commands.tables.predict_runs import PredictedRun
 
 # Groupings of the judged column, in the order of the page.
 GROUPINGS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (

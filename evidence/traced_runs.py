@@ -17,8 +17,7 @@ from profiles.errors import ShardwrightError
 from profiles.model.figures.described_model import traced_figures
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import ModelSpec
-from shardwright.commands.tables.predict_runs import predicted_runs
-from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.commands.tables.predict_runs import PredictedRun, predicted_runs
 from shardwright.requests.local_paths import trace_cache
 from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.training_run import TrainingRun

@@ -15,10 +15,8 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
 from simulator.training_run.framework.framework import FrameworkRules
 from simulator.training_run.framework.run_conditions import BLOCK_SCALED, LOW_PRECISIONS
-from simulator.training_run.run.compression import REDUCTIONS, compression_of
-from simulator.training_run.run.documents import Lengths
 from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMIZER, moments_bytes
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import REDUCTIONS, Lengths, TrainingRun, compression_of
 from simulator.values.degrees import AXIS_ORDERS
 
 # MX formats and NVFP4 came with the same tensor cores (NVIDIA Blackwell architecture brief, 2024;

@@ -7,7 +7,9 @@ like its command, in a notebook too, and has `table()` and `to_pandas()`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 from typing import Unpack, overload
 
@@ -18,8 +20,10 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.tracing.traced import TracedModel
 from shardwright.analysis.comparison import compare_run
 from shardwright.analysis.plan_diff import diff_plans
+from shardwright.options.keywords import SizeKeywords
+from shardwright.options.option import from_keywords
+from shardwright.options.size_options import SizeOptions
 from shardwright.plugins.plugin import missing_plugin, plugin_function
-from shardwright.python_size import size as size
 from shardwright.requests import python_plan
 from shardwright.requests.imported_file import is_imported
 from shardwright.requests.imported_run import ImportedRun
@@ -34,6 +38,9 @@ from shardwright.requests.python_plan import frameworks as frameworks
 from shardwright.requests.python_plan import target_of as target_of
 from shardwright.requests.python_plan import tp_degrees_for as tp_degrees_for
 from shardwright.requests.python_plan import trace as trace
+from shardwright.requests.sizing.largest_model import is_list, largest_model, models_of
+from shardwright.requests.sizing.size_flags import size_flags
+from shardwright.requests.sizing.sized import SizeSolver
 from shardwright.results.result import Result, as_result
 from shardwright.results.results import (
     ComparisonResult,
@@ -42,6 +49,7 @@ from shardwright.results.results import (
     LayoutResult,
     PlanResult,
     PredictionResult,
+    SizeResult,
     StepResult,
 )
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
@@ -324,3 +332,38 @@ def report(
     else:
         write_text(output, brief_html(page))
     return Path(output)
+
+
+def size(
+    model: str,
+    on: str = "",
+    *,
+    time_limit_s: float = 300.0,
+    workers: int = 1,
+    seed: int = 0,
+    **options: Unpack[SizeKeywords],
+) -> SizeResult:
+    """What to rent for a training run, what it costs, when it is done, and with what probability.
+
+    model          a model; of a list (`qwen3-8b,qwen3-32b`) or pattern (`qwen3-*`) the largest that
+                   budget and deadline allow
+    on             types of devices: `h100-sxm,b200`; by default the ones of most providers
+    time_limit_s   of each search;  workers  processes of this machine
+    options        as the flags of `shardwright size` (docs/options.md): `tokens="15T"`,
+                   `deadline="60d"`, `budget="20M$"`, `sure="80%"`, `nodes="16..2048"`
+
+    Raises InputError that names everything that is wrong. If nothing meets the limits, `best` is
+    None and the report names the smallest change that would.
+    """
+    solver = SizeSolver(
+        clock=time.monotonic,
+        today=date.today().isoformat(),
+        limit_s=time_limit_s,
+        workers=workers,
+        seed=seed,
+    )
+    request = SizeOptions(model=model, on=on, **from_keywords(SizeOptions, options))
+    if is_list(model):
+        tried = largest_model(request, models_of(model), solver)
+        return as_result(SizeResult, tried[-1].sized)
+    return as_result(SizeResult, solver.solve(size_flags(request)))

@@ -71,10 +71,6 @@ PLUGIN_FOLDERS = {
 }
 
 
-def _core_command(name: str) -> Command:
-    return Command(help=COMMANDS[name], module=f"shardwright.commands.{name}", function=name)
-
-
 class _Commands(typer.core.TyperGroup):
     """The commands of the core and of plug-ins; the file of a command is imported when it runs, and
     plug-ins are looked for where the core has no such command."""
@@ -82,7 +78,9 @@ class _Commands(typer.core.TyperGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.known: dict[str, Command] = {}
-        self._add({name: _core_command(name) for name in COMMANDS})
+        folder = "shardwright.commands"
+        for name, words in COMMANDS.items():
+            self._add({name: Command(help=words, module=f"{folder}.{name}", function=name)})
 
     def _add(self, added: Mapping[str, Command]) -> None:
         self.known |= added

@@ -85,8 +85,7 @@ def named(name: str, value: Array, *, defined: bool = True) -> Array:
         return value
     formula = (f"{name} = {value.words}", f"{name} = {value.numbers}")
     where = (*value.where, formula) if defined else ()
-    short = Symbol(value.value, name, format_time(value.value), where=where)
-    return short
+    return Symbol(value.value, name, format_time(value.value), where=where)
 
 
 def rendered_as_one(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
@@ -98,8 +97,7 @@ def rendered_as_one(function: Callable[[Array, Array], Array]) -> Callable[[Arra
             return function(a, b)
         args = [Symbol.of(a), Symbol.of(b)]
         value = float(function(*(np.asarray(arg.value) for arg in args)))
-        found = _operation(function.__name__, args, value)
-        return found
+        return _operation(function.__name__, args, value)
 
     return wrapped
 

@@ -52,7 +52,7 @@ def model_flop_per_token(model: Transformer, seq_len: float, *, adapters: bool =
 
     N is without the table of embeddings and the experts that a token does not visit. In layers
     with a window T is the keys that it holds, of documents packed into a sequence their mean length
-    (simulator/training_run/run/documents.py); arithmetic of a recurrent state does not count.
+    (simulator/training_run/run/training_run.py); arithmetic of a recurrent state does not count.
     """
     idle = (model.num_experts - model.top_k) * model.expert_parameters * model.num_expert_layers
     used = model.parameters - idle - model.hidden_size * model.learned_positions

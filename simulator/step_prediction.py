@@ -14,14 +14,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.sourced import Sourced
 from simulator.mfu import mfu
 from simulator.money import kwh_per_million_tokens, usd_per_million_tokens
-from simulator.values.prediction import (
-    Component,
-    Interval,
-    Part,
-    Prediction,
-    RankMemory,
-    SourceTag,
-)
+from simulator.values.prediction import Component, Interval, Part, Prediction, RankMemory, SourceTag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,24 +20,27 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.axes import Axes
+from planner.axes import NO_PIPELINE, Axes
 from planner.best_first import BestFirst, Candidate, Progress
-from planner.blocks.explain import explain_infeasible, why_not_first
-from planner.blocks.legal_cells import legal_cells
-from planner.blocks.relax import Changed, relaxation
+from planner.blocks.explain import Changed, explain_infeasible, relaxation, why_not_first
+from planner.broken_pins import why_none
 from planner.cell import Cell
 from planner.costs.bound import lower_bound
 from planner.costs.costs import SimulatorCosts
 from planner.mesh.branch_solver import cell_solver
 from planner.mesh.cell_solver import CellSolver, Refinement
 from planner.neighbors import answered
-from planner.space import MAX_FREE_VPP, LayoutContext
+from planner.run_option import RunOption
+from planner.space import EXECUTOR, MAX_FREE_VPP, LayoutContext, choices_of, meshes_of
 from planner.tolerances import status_of
 from profiles.errors import InputError
 from profiles.extras import need_package
 from profiles.hardware.catalogue.cluster import Cluster
+from simulator.training_run.framework.framework import FrameworkRules, load_framework
+from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
+from simulator.values.runnable import free_schedules, why_not_runnable
 
 CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
 RUNNERS_UP = 3
@@ -289,3 +292,41 @@ def _assumptions(space: Axes, context: LayoutContext) -> tuple[str, ...]:
         most = f" and are up to {MAX_FREE_VPP} per rank" if space.vpp is None else ""
         said.append(f"interleaved stages have equal numbers of blocks, or one more{most} (--vpp)")
     return tuple(said)
+
+
+def block_rules() -> FrameworkRules:
+    """The rules of our own executor, with `free_schedules` as the schedules of a free axis."""
+    schedules = tuple(name for name in free_schedules() if name != NO_PIPELINE)
+    return replace(load_framework(EXECUTOR).rules, schedules=schedules)
+
+
+def legal_cells(axes: Axes, context: LayoutContext) -> tuple[Cell, ...]:
+    """Every legal cell in a fixed order; raises InputError if the fixed axes allow none."""
+    hybrid = tuple(RunOption(dp_replicate=groups) for groups in axes.replicate_groups)
+    context = replace(context, options=hybrid)
+    meshes = meshes_of(axes, context)
+    # Recomputation is chosen block by block.
+    choices = replace(axes, recompute=("none",))
+    cells = sorted(
+        Cell(
+            degrees=Degrees(
+                pp=pp, dp=dp, tp=tp, vpp=vpp, dp_replicate=context.options[option].dp_replicate
+            ),
+            zero_stage=zero,
+            micro_batch=size,
+            schedule=schedule,
+            global_batch=context.global_batch,
+        )
+        for index, (pp, dp, tp, size) in enumerate(
+            np.stack([meshes.pp, meshes.dp, meshes.tp, meshes.micro_batch], axis=1).tolist()
+        )
+        for schedule, vpp, zero, _, option in choices_of(choices, context, meshes, index)
+    )
+    refused = why_not_runnable(
+        Degrees(), zero_stage=0, schedule="none", precision=context.precision
+    )
+    if cells and refused:
+        raise InputError(f"--precision {context.precision} cannot be run: {refused}")
+    if not cells:
+        raise InputError(why_none(axes, context))
+    return tuple(cells)

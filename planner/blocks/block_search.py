@@ -7,9 +7,8 @@ import math
 from dataclasses import replace
 
 from planner.axes import Axes
-from planner.blocks.answer import SearchOptions, Setting, search_setting
-from planner.blocks.legal_cells import block_rules, legal_cells
-from planner.blocks.relax import candidates
+from planner.blocks.answer import SearchOptions, Setting, block_rules, legal_cells, search_setting
+from planner.blocks.explain import candidates
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import PricedModel, Traced
 from planner.space import LayoutContext, divisors

@@ -10,8 +10,7 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.ideals import Index
 from planner.chain.problem import Array, BlockCosts
-from planner.costs.cell_memory import CellMemory
-from planner.costs.placement import Places
+from planner.costs.cell_memory import CellMemory, Places
 from planner.costs.priced_model import ChainCosts, Known, PricedModel, chain_costs, of_each
 from planner.costs.split_problem import Ranges
 from simulator.memory.held import Held

@@ -18,22 +18,10 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array, Load, Partition, PartitionProblem, StageSlot
-from planner.costs.bound import (
-    ChainTotals,
-    least_busiest_s,
-    near_even_busiest_s,
-    unlike_busiest_s,
-)
-from planner.costs.cell_memory import CellMemory, edges, in_flight
+from planner.costs.bound import ChainTotals, least_busiest_s, near_even_busiest_s, unlike_busiest_s
+from planner.costs.cell_memory import CellMemory, Places, edges, in_flight
 from planner.costs.cell_times import CellTails, CellTimes
-from planner.costs.placement import Places
-from planner.costs.priced_model import (
-    Known,
-    PricedModel,
-    kinds_to_tell,
-    least_crossing,
-    over_cuts,
-)
+from planner.costs.priced_model import Known, PricedModel, kinds_to_tell, least_crossing, over_cuts
 from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
 from profiles.model.building.tensor_parallel_rules import has_shared_tokens

@@ -12,8 +12,7 @@ from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.node_network import NodeNetwork, network_of_level, usual_network
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import FrameworkRules
-from simulator.training_run.run.network_level import NetworkLevel
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import NetworkLevel, TrainingRun
 from simulator.values.degrees import Degrees
 from simulator.values.workload import MOST
 

@@ -25,15 +25,10 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
-from simulator.training_run.run.documents import mean_document_length
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import TrainingRun, mean_document_length
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.work.stage_share import predictor_units
-from simulator.values.pipeline_layout import (
-    layout_ranks,
-    pipeline_layout_text,
-    stages_of_layout,
-)
+from simulator.values.pipeline_layout import layout_ranks, pipeline_layout_text, stages_of_layout
 from simulator.values.recompute_kind import recompute_kind
 
 

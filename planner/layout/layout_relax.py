@@ -122,49 +122,42 @@ def infeasibility(
 
 
 def sensitivities(
-    question: LayoutQuestion,
-    base: TrainingRun,
-    solver: LayoutSolver,
+    question: LayoutQuestion, base: TrainingRun, solver: LayoutSolver
 ) -> tuple[Sensitivity, ...]:
     """The best step under one change each, within the time limit."""
+    return tuple(
+        Sensitivity(change=change, step_time_s=best.step_time_s, layout=layout_title(best.run))
+        for change, best in _changed(question, base, solver)
+        if best is not None
+    )
+
+
+def _changed(
+    question: LayoutQuestion, base: TrainingRun, solver: LayoutSolver
+) -> Iterator[tuple[str, PricedLayout | None]]:
+    """Changes, each with the best layout under it."""
     more = 10 * 2**30 / get_device(base.device).usable_bytes
-    changes = {
-        "10 GiB more memory per device": partial(solver.best, question, capacity=1 + more),
-        "10 GiB less memory per device": partial(solver.best, question, capacity=1 - more),
-    }
+    yield "10 GiB more memory per device", solver.best(question, capacity=1 + more)
+    yield "10 GiB less memory per device", solver.best(question, capacity=1 - more)
     if base.degrees.num_devices > base.node_devices:
-        changes["a network of twice the rate between nodes"] = partial(
-            solver.best, question, altered=partial(_faster_network, times=2.0)
-        )
+        faster = partial(_faster_network, times=2.0)
+        yield "a network of twice the rate between nodes", solver.best(question, altered=faster)
     for level in base.far_levels:
         twice = replace(level, bytes_per_s_per_device=2 * level.bytes_per_s_per_device)
         levels = tuple(twice if one == level else one for one in base.far_levels)
-        changes[f"twice the rate of {level.name}"] = partial(
-            solver.best, question, altered=partial(replace, far_levels=levels)
-        )
+        faster = partial(replace, far_levels=levels)
+        yield f"twice the rate of {level.name}", solver.best(question, altered=faster)
     if (shared := with_shared_tokens(question)) != question:
-        changes["tensor-parallel ranks may share tokens (--sequence-parallel)"] = partial(
-            solver.best, shared
-        )
+        change = "tensor-parallel ranks may share tokens (--sequence-parallel)"
+        yield change, solver.best(shared)
     offloaded = with_offload(question)
     if has_host(base.device) and offloaded != question and offloaded.options.offloads:
-        changes["states may be in host memory (--optimizer-offload)"] = partial(
-            solver.best, offloaded
-        )
+        yield "states may be in host memory (--optimizer-offload)", solver.best(offloaded)
     for doubled in itertools.islice(larger_clusters(question.cluster), 1):
-        changes[f"twice the devices ({doubled.name})"] = partial(
-            solver.best, replace(question, cluster=doubled)
-        )
-    changes["twice the batch"] = partial(
-        solver.best, replace(question, global_batch=2 * question.global_batch)
-    )
-    neighbors = (Neighbor(change, solve, change) for change, solve in changes.items())
-    return tuple(
-        Sensitivity(
-            change=neighbor.change, step_time_s=one.step_time_s, layout=layout_title(one.run)
-        )
-        for neighbor, one in answered(neighbors, lambda solve: solve())
-    )
+        best = solver.best(replace(question, cluster=doubled))
+        yield f"twice the devices ({doubled.name})", best
+    batch = 2 * question.global_batch
+    yield "twice the batch", solver.best(replace(question, global_batch=batch))
 
 
 def _faster_network(run: TrainingRun, times: float) -> TrainingRun:

@@ -6,10 +6,7 @@ from dataclasses import replace
 
 from planner.costs.priced_model import Traced
 from planner.layout.executable import executable_plan, run_of_plan
-from planner.layout.layout_answer import (
-    LayoutChoice,
-    LayoutFile,
-)
+from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import layout_prediction
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer

@@ -129,7 +129,7 @@ def outlook_of(
         probability_of_budget=(
             probability_below(usd, budget) if budget is not None and usd is not None else None
         ),
-        lost=_lost(time),
+        lost=tuple(sorted(time.parts.items(), key=lambda part: -part[1])),
         checkpoint_every_s=time.checkpoint_every_s,
         interruptions=time.interruptions,
         spare_nodes=spares,
@@ -140,8 +140,7 @@ def _kwh(question: SizeQuestion, run: SizedRun, hours: Interval) -> Interval:
     """Energy of the run at the utilization of its steps, with the errors of power and hours."""
     mfu = power_mfu_of(question, run)
     each = run_energy(run.choice.device, run.devices, hours.value, mfu, question.pue)
-    per_hour = each.scaled(1.0 / hours.value)
-    return product(per_hour, hours)
+    return product(each.scaled(1.0 / hours.value), hours)
 
 
 def power_mfu_of(question: SizeQuestion, run: SizedRun) -> float:
@@ -150,7 +149,3 @@ def power_mfu_of(question: SizeQuestion, run: SizedRun) -> float:
     peak = run.devices * get_device(run.choice.device).peak_or_twins("bfloat16").value
     step = run.batch * question.seq_len * question.flop_per_token
     return step / (run.layout.step_time_s * peak)
-
-
-def _lost(time: TimeToTrain) -> tuple[tuple[str, float], ...]:
-    return tuple(sorted(time.parts.items(), key=lambda part: -part[1]))

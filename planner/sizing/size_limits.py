@@ -12,11 +12,7 @@ from planner.layout.layout_question import LayoutSolver
 from planner.neighbors import Neighbor, answered
 from planner.sizing.size_answer import Relaxation
 from planner.sizing.size_question import TOKENS, SizeQuestion
-from planner.sizing.sizing_search import (
-    SizedDevice,
-    SizedRun,
-    layout_question_of,
-)
+from planner.sizing.sizing_search import SizedDevice, SizedRun, layout_question_of
 from profiles.errors import InputError
 from profiles.units import format_bytes, format_days, format_time, format_usd
 

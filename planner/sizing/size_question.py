@@ -14,7 +14,7 @@ from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import ReliabilityInputs
 from simulator.mfu import model_flop_per_token
 from simulator.money import RunStorage
-from simulator.training_run.run.documents import attended_length, mean_document_length
+from simulator.training_run.run.training_run import attended_length, mean_document_length
 from simulator.values.prediction import Interval
 
 MINIMISED = ("cost", "time", "devices", "energy")

@@ -21,11 +21,7 @@ import numpy as np
 
 from planner.batch.local_workers import answers_of
 from planner.best_first import BestFirst
-from planner.layout.layout_question import (
-    LayoutQuestion,
-    LayoutSolver,
-    context_of,
-)
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver, context_of
 from planner.layout.layout_search import Array, nodes_of_run
 from planner.layout.refined_layout import PricedLayout
 from planner.sizing.run_goal import RunGoal, power_of

@@ -11,7 +11,7 @@ from profiles.document import encode
 from simulator.training_run.step.step_time import PARTS
 from simulator.values.plan import PLAN_SCHEMA
 from simulator.values.plan_file import PlanFile
-from simulator.values.prediction import Prediction
+from simulator.values.prediction import Interval, Prediction
 
 # Always present in `plan --json`, null without a value.
 ANSWER_KEYS = (
@@ -39,6 +39,24 @@ ANSWER_KEYS = (
 LAYOUT_SCHEMA = "shardwright/layout@2"
 FRONT_SCHEMA = "shardwright/layout-front@1"
 FRAMEWORKS_SCHEMA = "shardwright/layouts-by-framework@1"
+
+
+def interval_names(name: str) -> tuple[str, str, str]:
+    """The keys of a number and of the ends of its 90 % interval; a suffix of its unit stays at the
+    end: `step_time_s`, `step_time_low_s`."""
+    for unit in ("_s", "_bytes"):
+        if name.endswith(unit) and not name.endswith("_per_s"):
+            stem = name.removesuffix(unit)
+            return name, f"{stem}_low{unit}", f"{stem}_high{unit}"
+    return name, f"{name}_low", f"{name}_high"
+
+
+def interval_json(name: str, number: Interval | None) -> dict[str, float | None]:
+    """A number and its 90 % interval by these keys."""
+    if number is None:
+        return dict.fromkeys(interval_names(name))
+    ends = (number.value, number.low, number.high)
+    return dict(zip(interval_names(name), ends, strict=True))
 
 
 def answer_json(answer: PlanFile | LayoutFile) -> dict[str, Any]:
@@ -73,9 +91,7 @@ def choice_json(choice: LayoutChoice) -> dict[str, Any]:
     prediction = choice.prediction
     usd = prediction.usd_per_million_tokens
     return {
-        "step_time_s": prediction.step_time_s.value,
-        "step_time_low_s": prediction.step_time_s.low,
-        "step_time_high_s": prediction.step_time_s.high,
+        **interval_json("step_time_s", prediction.step_time_s),
         "mfu": prediction.mfu.value,
         "peak_memory_bytes": prediction.peak.value,
         "required_memory_bytes": choice.required_memory_bytes,

@@ -7,7 +7,7 @@ inside blocks); here they are included in forwards and backwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.schedules.timeline import Durations, simulate
 from simulator.values.measurement import Measurement
@@ -29,7 +29,7 @@ class RankParts:
     backward_s: float
     gradient_exchange_s: float
     optimizer_s: float
-    waiting_s: float
+    waiting_s: float = 0.0
 
     @property
     def busy_s(self) -> float:
@@ -41,6 +41,10 @@ class RankParts:
         """Sum of the parts."""
         return self.busy_s + self.gradient_exchange_s + self.optimizer_s + self.waiting_s
 
+    def within(self, step_s: float) -> RankParts:
+        """The parts with the rest of a step as waiting."""
+        return replace(self, waiting_s=max(0.0, step_s - self.step_s))
+
 
 def predicted_parts(plan: Plan, prediction: Prediction) -> tuple[RankParts, ...]:
     """Predicted parts of each pipeline rank, sorted by rank."""
@@ -49,14 +53,13 @@ def predicted_parts(plan: Plan, prediction: Prediction) -> tuple[RankParts, ...]
     for rank in sorted({stage.rank for stage in prediction.stages}):
         own = [stage for stage in prediction.stages if stage.rank == rank]
         parts.append(
-            _with_waiting(
+            RankParts(
                 rank=rank,
                 forward_s=micro * sum(stage.forward_s for stage in own),
                 backward_s=micro * sum(stage.backward_s for stage in own),
                 gradient_exchange_s=own[0].data_parallel_s,
                 optimizer_s=own[0].optimizer_s,
-                step_s=prediction.step_time_s.value,
-            )
+            ).within(prediction.step_time_s.value)
         )
     return tuple(parts)
 
@@ -72,7 +75,7 @@ def measured_parts(plan: Plan, measured: Measurement) -> tuple[RankParts, ...]:
         if rank not in samples:
             continue
         parts.append(
-            _with_waiting(
+            RankParts(
                 rank=rank,
                 forward_s=micro * sum(stage.forward_wall_s for stage in own),
                 backward_s=micro * sum(stage.backward_wall_s for stage in own),
@@ -82,30 +85,9 @@ def measured_parts(plan: Plan, measured: Measurement) -> tuple[RankParts, ...]:
                     if other in samples
                 ),
                 optimizer_s=samples[rank].optimizer_s,
-                step_s=measured.step_wall_s,
-            )
+            ).within(measured.step_wall_s)
         )
     return tuple(parts)
-
-
-def _with_waiting(
-    *,
-    rank: int,
-    forward_s: float,
-    backward_s: float,
-    gradient_exchange_s: float,
-    optimizer_s: float,
-    step_s: float,
-) -> RankParts:
-    busy_s = forward_s + backward_s + gradient_exchange_s + optimizer_s
-    return RankParts(
-        rank=rank,
-        forward_s=forward_s,
-        backward_s=backward_s,
-        gradient_exchange_s=gradient_exchange_s,
-        optimizer_s=optimizer_s,
-        waiting_s=max(0.0, step_s - busy_s),
-    )
 
 
 def critical_rank(prediction: Prediction) -> int:

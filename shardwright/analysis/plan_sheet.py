@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 
 from planner.layout.layout_answer import LayoutFile, layout_title
@@ -124,12 +125,7 @@ def _decisions(answer: PlanFile) -> dict[str, str]:
 
 def _runs(words: list[str]) -> str:
     """Run-length text: `3 x 5, 6` for `5 5 5 6`, readable for long pipelines."""
-    runs: list[tuple[str, int]] = []
-    for word in words:
-        if runs and runs[-1][0] == word:
-            runs[-1] = (word, runs[-1][1] + 1)
-        else:
-            runs.append((word, 1))
+    runs = [(word, len(list(same))) for word, same in itertools.groupby(words)]
     return ", ".join(word if count == 1 else f"{count} x {word}" for word, count in runs)
 
 

@@ -14,7 +14,7 @@ from profiles.document import encode
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.energy.grid_carbon import grid_of
 from profiles.units import format_count, format_percent, format_rate, format_time
-from shardwright.analysis.layout_memory import layout_memory
+from shardwright.analysis.layout_timeline import layout_memory
 from simulator import scaling_law
 from simulator.energy import power_words
 from simulator.goodput.reliability_inputs import SOURCES

@@ -10,9 +10,9 @@ from planner.sizing.run_outlook import RunOutlook
 from planner.sizing.size_answer import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
-from shardwright.analysis.answer_json import choice_json
+from shardwright.analysis.answer_json import choice_json, interval_json
 from shardwright.analysis.size_better import probability_better
-from shardwright.requests.sizing.published_comparison import PublishedComparison
+from shardwright.requests.sizing.sized import PublishedComparison
 from simulator.log_interval import is_tie
 from simulator.training_compute import METHOD, THRESHOLDS
 
@@ -86,7 +86,6 @@ def _compared(answer: SizeAnswer, others: Sequence[RunOutlook]) -> list[dict[str
 def _outlook(outlook: RunOutlook) -> dict[str, Any]:
     run, usd = outlook.run, outlook.usd
     price = run.choice.usd_per_hour
-    step = outlook.plan.prediction.step_time_s
     return {
         "device": run.choice.device,
         "nodes": run.nodes,
@@ -96,21 +95,19 @@ def _outlook(outlook: RunOutlook) -> dict[str, Any]:
         "tokens": run.tokens,
         "steps": run.steps,
         "global_batch": run.batch,
-        "step_time_s": step.value,
-        "step_time_low_s": step.low,
-        "step_time_high_s": step.high,
+        **interval_json("step_time_s", outlook.plan.prediction.step_time_s),
         "mfu": outlook.plan.prediction.mfu.value,
-        **_ends("days", outlook.days),
-        **_ends("device_hours", outlook.device_hours),
-        **_ends("usd", usd),
+        **interval_json("days", outlook.days),
+        **interval_json("device_hours", outlook.device_hours),
+        **interval_json("usd", usd),
         "rent_usd": outlook.rent_usd.value if outlook.rent_usd else None,
         "spare_usd": outlook.spare_usd.value if outlook.spare_usd else None,
-        **_ends("lost_usd", outlook.lost_usd),
+        **interval_json("lost_usd", outlook.lost_usd),
         "storage_usd": outlook.storage_usd.value if outlook.storage_usd else None,
         "egress_usd": outlook.egress_usd.value if outlook.egress_usd else None,
-        **_ends("kwh", outlook.kwh),
-        **_ends("tco2e", outlook.tco2e),
-        **_ends("productive_time", outlook.productive_time),
+        **interval_json("kwh", outlook.kwh),
+        **interval_json("tco2e", outlook.tco2e),
+        **interval_json("productive_time", outlook.productive_time),
         "price": run.choice.price_words or None,
         "usd_per_device_hour": price.value if price is not None else None,
         "interruptions": outlook.interruptions.value,
@@ -122,9 +119,3 @@ def _outlook(outlook: RunOutlook) -> dict[str, Any]:
         "why_not_first": outlook.why_not,
         "plan": choice_json(outlook.plan),
     }
-
-
-def _ends(name: str, number: Any) -> dict[str, float | None]:
-    if number is None:
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
-    return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}

@@ -88,8 +88,7 @@ def _show_device(
     *,
     json_output: bool,
 ) -> None:
-    from shardwright.reports.prices.owning_report import owning_report
-    from shardwright.reports.prices.price_report import device_report, offers_report
+    from shardwright.reports.prices.price_report import device_report, offers_report, owning_report
     from simulator.ownership import owned_cost
 
     if not name:

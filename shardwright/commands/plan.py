@@ -63,8 +63,7 @@ def plan(
     from shardwright.console.report_files import need_room_for_reports
     from shardwright.requests.local_paths import local_profile
     from shardwright.requests.plan_choices import axes_of_options, requested_options
-    from shardwright.requests.plan_request import AnswerOutput, plan_request
-    from shardwright.requests.report_paths import ReportPaths
+    from shardwright.requests.plan_request import AnswerOutput, ReportPaths, plan_request
 
     if imported is not None:
         from shardwright.plugins.plugin import Hook, hook

@@ -107,7 +107,7 @@ def _calibration(path: Path | None) -> Calibration | None:
     if path is None:
         return None
     # Here, since only this flag needs what reads tables of runs.
-    from shardwright.commands.tables.calibrate import loaded_calibration
+    from shardwright.commands.tables.predict_runs import loaded_calibration
 
     return loaded_calibration(path)
 

@@ -9,14 +9,7 @@ from planner.batch.answer_cache import AnswerCache
 from profiles.errors import InfeasibleError, InputError
 from profiles.model.loaders import resolve_model
 from shardwright.analysis.answer_json import answer_json
-from shardwright.console.output import (
-    Heartbeat,
-    SearchProgress,
-    note,
-    print_json,
-    show,
-    tell_price,
-)
+from shardwright.console.output import Heartbeat, SearchProgress, note, print_json, show, tell_price
 from shardwright.console.report_files import write_plan_reports
 from shardwright.options.option import options_of
 from shardwright.options.plan_options import PlanOptions
@@ -31,9 +24,10 @@ from shardwright.requests.plan_choices import need_framework
 from shardwright.requests.plan_request import AnswerOutput, PlanRequest, workload_of
 from shardwright.requests.price_request import price_for
 from shardwright.requests.provenance import provenance
-from shardwright.requests.solve_task import task_of, trace_task
+from shardwright.requests.solve_task import Task, task_of, trace_task
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan_file import PlanFile, write_plan_file
+from simulator.values.workload import Workload
 
 if TYPE_CHECKING:
     from profiles.model.tracing.traced import TracedModel
@@ -69,6 +63,20 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
     request.axes.for_blocks()
 
 
+def _task(request: PlanRequest, work: Workload) -> Task:
+    """The task of a request: its model to trace and its axes to search."""
+    options = request.options
+    return task_of(
+        resolve_model(options.model),
+        request.cluster,
+        work,
+        request.axes.for_blocks(),
+        solver=options.solver,
+        seed=options.seed,
+        sequence_parallel=options.sequence_parallel,
+    )
+
+
 def _plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
     """The best plan of a traced model on devices of one type, for our own executor."""
     # Here, since the functions of every other command come with it.
@@ -76,18 +84,7 @@ def _plan_traced(request: PlanRequest, output: AnswerOutput) -> None:
 
     space = request.axes.for_blocks()
     work, assumed = workload_of(request)
-    options = request.options
-    spec = resolve_model(options.model)
-    task = task_of(
-        spec,
-        request.cluster,
-        work,
-        space,
-        solver=options.solver,
-        seed=options.seed,
-        sequence_parallel=options.sequence_parallel,
-    )
-
+    options, task = request.options, _task(request, work)
     tracing = Heartbeat(f"tracing {options.model}", quiet=output.quiet or output.json)
 
     def solve(traced: TracedModel) -> PlanFile:
@@ -125,24 +122,14 @@ def _plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
 
     space, cluster, options = request.axes.for_blocks(), request.cluster, request.options
     work, assumed = workload_of(request)
-    spec = resolve_model(options.model)
     prices = {
         name: price_for(only(cluster, name), options.price, request.offers)
         for name in sorted({group.device.name for group in cluster.groups})
     }
     words = f"tracing {options.model} and searching on mixed devices"
     with Heartbeat(words, quiet=output.quiet or output.json):
-        task = task_of(
-            spec,
-            cluster,
-            work,
-            space,
-            solver=options.solver,
-            seed=options.seed,
-            sequence_parallel=options.sequence_parallel,
-        )
         answer = plan_mixed(
-            trace_task(task),
+            trace_task(_task(request, work)),
             cluster,
             work,
             space=space,

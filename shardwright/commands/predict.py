@@ -92,8 +92,16 @@ def predict(
     if traced:
         for package in ("torch", "transformers"):
             need_package(package, "--traced", extra="hf")
+    # Here, since only tables of runs are read and completed.
+    if runs is not None and explain_run is not None:
+        from shardwright.commands.tables.calibrate import explain_row
+
+        explain_row(runs, explain_run, calibration)
+        return
     if runs is not None:
-        _predict_table(runs, output, calibration, explain_run, traced=traced)
+        from shardwright.commands.tables.predict_runs import predict_table
+
+        predict_table(runs, output, traced=traced, calibration=calibration)
         return
     if plan_file is None:
         raise typer.BadParameter(
@@ -156,24 +164,6 @@ def _predict_layout(
     show(brief_report(page if explain else layout_brief(where, answer, explain=False)))
 
 
-def _predict_table(
-    runs: Path, output: Path, calibration: Path | None, explain_run: str | None, *, traced: bool
-) -> None:
-    # Here, since only tables of runs need what reads and completes them.
-    if explain_run is not None:
-        from shardwright.commands.tables.calibrate import explain_row
-
-        explain_row(runs, explain_run, calibration)
-    elif calibration is not None:
-        from shardwright.commands.tables.calibrate import predict_calibrated
-
-        predict_calibrated(runs, output, calibration)
-    else:
-        from shardwright.commands.tables.predict_runs import predict_table
-
-        predict_table(runs, output, traced=traced)
-
-
 def write_reports(
     opened: OpenedPlan,
     measured: Measurement | None,
@@ -191,7 +181,7 @@ def write_reports(
     answer = opened.planned
     if html is not None and answer.plan is not None and answer.prediction is not None:
         from shardwright.reports.brief.plan_page import report_html
-        from shardwright.reports.roofline_inputs import find_roofline
+        from shardwright.reports.roofline import find_roofline
 
         import_from_here(answer.plan.model)
         found = find_roofline(answer.plan, answer.prediction, measured, cluster_file=local)

@@ -97,7 +97,7 @@ def run(
             device=device,
             any_machine=any_machine,
             answer=opened.planned,
-            announce=_announce,
+            announce=lambda command: note(f"running: {command}"),
             progress=progress,
         )
     quiet_steps = sum(not step.disturbed for step in measured.steps)
@@ -139,7 +139,3 @@ def run(
                 f"{done.tolerance:.0e} is allowed"
             )
     note(f"Next: shardwright compare {plan_file} {output} --html report.html")
-
-
-def _announce(command: str) -> None:
-    note(f"running: {command}")

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Group
@@ -24,11 +24,7 @@ from shardwright.console.report_files import need_room_for_reports, write_size_r
 from shardwright.options.size_options import SizeOptions
 from shardwright.plugins.plugin import Hook, hook
 from shardwright.reports.labelled import labelled
-from shardwright.requests.report_paths import ReportPaths
-
-if TYPE_CHECKING:
-    from shardwright.requests.sizing.owned import OwnedBeside
-    from shardwright.requests.sizing.sized import Sized
+from shardwright.requests.plan_request import ReportPaths
 
 EXAMPLES = (
     "Examples:\n\n  shardwright size llama-3.1-70b --tokens 15T --deadline 60d --on h100-sxm,b200 "
@@ -101,6 +97,7 @@ def size(
         largest_words,
         models_of,
     )
+    from shardwright.requests.sizing.owned import owned_beside, owned_cluster
     from shardwright.requests.sizing.owning_beside import owning_beside
     from shardwright.requests.sizing.size_flags import size_flags
     from shardwright.requests.sizing.sized import Detail, SizeSolver
@@ -109,7 +106,9 @@ def size(
     reports = ReportPaths(html=html, markdown=markdown, csv=csv, figure=figure)
     need_room_for_reports(reports)
     if cases is not None:
-        _cases(cases, output)
+        if output is None:
+            raise typer.BadParameter("--cases needs -o OUT.csv")
+        hook(Hook.SIZE_CASES)(cases, output)
         return
     if not options.model:
         raise typer.BadParameter("give MODEL, or --cases FILE")
@@ -120,7 +119,7 @@ def size(
     # What can be wrong in these is told before the search.
     owning_read = None if owning is None else read_owning(owning)
     if owned:
-        _need_owned(owned)
+        owned_cluster(owned)
     every = explain or json_output or reports.asked or output is not None or diff is not None
     solver = SizeSolver(
         clock=time.monotonic,
@@ -142,7 +141,7 @@ def size(
         others = [
             solver.of_best().solve(size_flags(replaced(options, text))) for text in versus or ()
         ]
-        beside = _beside(owned, sized) if owned else None
+        beside = owned_beside(owned, sized, clock=time.monotonic) if owned else None
         bought = None if owning_read is None else owning_beside(owning_read, sized)
     data = size_json(sized.question, sized.answer, sized.published)
     if largest:
@@ -183,23 +182,3 @@ def size(
         on = options.on or "the usual devices"
         raise InfeasibleError(f"no listed option trains {options.model} on {on} within the limits")
     ceiling.check(sized.answer.best)
-
-
-def _need_owned(owned: str) -> None:
-    from shardwright.requests.sizing.owned import owned_cluster
-
-    owned_cluster(owned)
-
-
-def _beside(owned: str, sized: Sized) -> OwnedBeside | None:
-    # Here, since only this flag needs the search on mixed devices.
-    from shardwright.requests.sizing.owned import owned_beside
-
-    return owned_beside(owned, sized, clock=time.monotonic)
-
-
-def _cases(cases: Path, output: Path | None) -> None:
-    """The published or own runs of a table, one answer a row."""
-    if output is None:
-        raise typer.BadParameter("--cases needs -o OUT.csv")
-    hook(Hook.SIZE_CASES)(cases, output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from planner.batch.ray_workers import ray_workers
 from planner.batch.sweep import Workers
 from profiles.document import need_writable
 from profiles.errors import InputError
+from profiles.units import format_time
 from shardwright import __version__
 from shardwright.console.output import Bar
-from shardwright.console.pace import Pace
 from shardwright.sweeps.study_requests import StudyRequests
 from shardwright.sweeps.study_run import STORE, StudyRun, run_study
 from shardwright.sweeps.worker import WORKER
@@ -85,3 +86,31 @@ def _progress(update: Callable[..., None]) -> Callable[[int, int], None]:
         update(done, jobs, pace.words(done - begun[0], jobs - done))
 
     return progress
+
+
+# The rate is that of the last so many seconds: questions differ, and the first ones wait for
+# processes to start.
+_WINDOW_S = 60.0
+
+
+class Pace:
+    """Rate of a long job, and the remaining time at that rate."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+
+    def words(self, done: int, left: int) -> str:
+        """`16.2 a second, about 8.4 min left`; "" before there is a rate.
+
+        done  so far in this run;  left  still to do
+        """
+        now = self._clock()
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[1][0] > _WINDOW_S:
+            self._seen.popleft()
+        begin, before = self._seen[0]
+        if done == before or now <= begin:
+            return ""
+        rate = (done - before) / (now - begin)
+        return f"{rate:.3g} a second, about {format_time(left / rate)} left"

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from profiles.document import write_text
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from shardwright.reports.brief.brief import Brief
     from shardwright.reports.brief.columns import Column
     from shardwright.reports.brief.plan_brief import Planned
-    from shardwright.requests.report_paths import ReportPaths
+    from shardwright.requests.plan_request import ReportPaths
 
 
 def need_room_for_reports(files: ReportPaths) -> None:
@@ -36,10 +37,7 @@ def write_size_reports(files: ReportPaths, data: Mapping[str, Any]) -> None:
     from shardwright.reports.brief.size_brief import size_brief
     from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
 
-    def brief(command: str, version: str) -> Brief:
-        return size_brief(data, command=command, version=version)
-
-    _write(files, brief, SIZE_COLUMNS, size_rows(data))
+    _write(files, partial(size_brief, data), SIZE_COLUMNS, size_rows(data))
 
 
 def write_plan_reports(
@@ -53,16 +51,12 @@ def write_plan_reports(
 
     content = planned()
     content = replace(content, assumptions=(*price_notes, *content.assumptions))
-
-    def brief(command: str, version: str) -> Brief:
-        return plan_brief(content, command=command, version=version)
-
-    _write(files, brief, PLAN_COLUMNS, content.rows)
+    _write(files, partial(plan_brief, content), PLAN_COLUMNS, content.rows)
 
 
 def _write(
     files: ReportPaths,
-    brief: Callable[[str, str], Brief],
+    brief: Callable[..., Brief],
     columns: Sequence[Column],
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
@@ -72,7 +66,8 @@ def _write(
     from shardwright.reports.brief.columns import dictionary_csv, table_csv
     from shardwright.requests.provenance import provenance
 
-    said = brief(shlex.join(["shardwright", *sys.argv[1:]]), str(provenance()["version"]))
+    command, version = shlex.join(["shardwright", *sys.argv[1:]]), str(provenance()["version"])
+    said = brief(command=command, version=version)
     if files.html is not None:
         write_or_print(files.html, brief_html(said))
     if files.markdown is not None:

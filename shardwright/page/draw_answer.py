@@ -1,24 +1,30 @@
-"""Drawing of an answer on a page; templates escape all text from outside."""
+"""`PageAnswer`: an answer on a page, and its drawing; templates escape all text from outside."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import streamlit as st
 
 from planner.layout.layout_answer import LayoutChoice
-from shardwright.page.page_answer import PageAnswer
-from shardwright.page.step_pictures import step_pictures
+from profiles.errors import InputError
+from shardwright.analysis.layout_timeline import layout_timeline
 from shardwright.reports.brief.brief import Brief
-from shardwright.reports.brief.brief_html import brief_html
-from shardwright.reports.brief.brief_parts import (
+from shardwright.reports.brief.brief_html import (
+    brief_html,
     facts_html,
     pictures_html,
     section_html,
     words_html,
 )
+from shardwright.reports.memory_picture import memory_picture
+from shardwright.reports.timeline_picture import timeline_note, timeline_picture
 
 _FOLDED = "Assumptions"
+_DRAWN = (
+    "One replica, with the numbers of its ranks. The memory excludes short-lived tensors and the "
+    "allocator's overhead."
+)
 # Streamlit's markup element removes SVG.
 _PICTURE = st.components.v2.component(
     "shardwright.picture",
@@ -27,6 +33,21 @@ _PICTURE = st.components.v2.component(
     "{ parentElement.querySelector('div').innerHTML = data; }",
     isolate_styles=False,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageAnswer:
+    """A report and its additions.
+
+    chosen  the plan for the pictures of the step, None without one
+    notes   notes on the answer
+    fault   error message of the command line if nothing fits, otherwise ""
+    """
+
+    brief: Brief
+    chosen: LayoutChoice | None = None
+    notes: tuple[str, ...] = ()
+    fault: str = ""
 
 
 def draw_command(command: str) -> None:
@@ -69,10 +90,14 @@ def draw_answer(answer: PageAnswer, command: str, *, stage: str = "") -> None:
 
 def _draw_step(chosen: LayoutChoice, stage: str) -> None:
     st.subheader("One step over time, and its memory", anchor=False)
-    drawn = step_pictures(chosen)
-    for picture in drawn.pictures:
+    try:
+        step = layout_timeline(chosen)
+    except InputError as error:
+        st.html(words_html("note", f"No picture of the step: {error}."))
+        return
+    for picture in (timeline_picture(step.events, (), all_in=""), memory_picture(step, None)):
         _PICTURE(data=pictures_html([picture]), key=f"{stage} {picture.name}")
-    st.html(words_html("note", drawn.note))
+    st.html(words_html("note", " ".join(filter(None, (_DRAWN, timeline_note(step))))))
 
 
 def _draw_download(brief: Brief, command: str, stage: str) -> None:

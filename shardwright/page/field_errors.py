@@ -50,15 +50,6 @@ def need_options(fields: Sequence[Field], values: Mapping[str, str]) -> None:
         raise FieldErrors(messages)
 
 
-def number(flag: str, text: str, kind: type[int] | type[float]) -> int | float:
-    """The text as an int or float; raises InputError."""
-    try:
-        return kind(text)
-    except ValueError:
-        name = "integer" if kind is int else "float"
-        raise InputError(_invalid(flag, f"{text!r} is not a valid {name}.")) from None
-
-
 def need_no_code(model: str) -> None:
     """Raises InputError for a model that is Python code, since the URL may be a stranger's link."""
     if resolve_model(model).factory:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import streamlit as st
 
+from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import NAME_START
 from shardwright.page.field_errors import FieldErrors, need_options
 from shardwright.page.fields import (
     Field,
     address_of,
+    field_named,
     starting_values,
     unknown_parameters,
 )
-from shardwright.reports.brief.brief_parts import words_html
+from shardwright.reports.brief.brief_html import words_html
 
 COLUMNS = 4
 _COUNTED = re.compile(rf"^(?:(\d{{1,6}})x)?(\d{{1,4}}x{NAME_START}[\w.@/-]*)$")
@@ -57,6 +60,16 @@ class Inputs:
         for name in dict.fromkeys(name for name, _ in errors):
             texts = "\n".join(dict.fromkeys(text for one, text in errors if one == name))
             self._slots.get(name, st).html(words_html("fault", texts))
+
+    @contextmanager
+    def showing_errors(self) -> Iterator[None]:
+        """A context that ends at the first error and draws it next to its field."""
+        try:
+            yield
+        except FieldErrors as error:
+            self.show_errors(error.messages)
+        except ShardwrightError as error:
+            self.show_errors([(field_named(self.fields, str(error)), str(error))])
 
     def _rows(self, fields: Sequence[Field]) -> None:
         cells = [cell for one in fields for cell in self._cells(one)]

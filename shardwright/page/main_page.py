@@ -6,7 +6,7 @@ import streamlit as st
 
 from shardwright.page.plan_page import plan_page
 from shardwright.page.size_page import size_page
-from shardwright.reports.brief.brief_parts import parts_style
+from shardwright.reports.brief.brief_html import parts_style
 
 
 def main_page() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from planner.layout.layout_question import context_of
-from profiles.hardware.prices.price_file import offers_with
 from shardwright.options.plan_options import PlanOptions
-from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options
-from shardwright.page.fields import Field, typed_values
-from shardwright.page.option_fields import fields_of, options_from
+from shardwright.page.field_errors import FieldErrors, near
+from shardwright.page.fields import Field
+from shardwright.page.option_fields import fields_of, read_options
 from shardwright.requests.layout_answers import LayoutRequester, stacks_of, why_no_layouts
 from shardwright.requests.local_paths import local_profile
 from shardwright.requests.plan_request import PlanRequest, plan_request
@@ -27,15 +25,7 @@ PLAN_FIELDS = (*_OF_PLAN.values(), _EXPLAIN)
 
 def read_plan(values: Mapping[str, str], *, today: str) -> PlanRequest:
     """The request for the fields' values; `today` is an ISO date. Raises FieldErrors."""
-    typed = typed_values(PLAN_FIELDS, values)
-    need_options(PLAN_FIELDS, typed)
-    for name in ("model", "on"):
-        if not typed[name]:
-            raise FieldErrors([(name, "give MODEL and --on, or --questions FILE")])
-    near(PLAN_FIELDS, "model", lambda: need_no_code(typed["model"]))
-    options = options_from(PlanOptions(), _OF_PLAN, typed)
-    if options.prices is not None:
-        near(PLAN_FIELDS, "prices", partial(offers_with, options.prices))
+    options = read_options(PlanOptions(), _OF_PLAN, PLAN_FIELDS, values, file_flag="--questions")
     request = near(
         PLAN_FIELDS, "on", lambda: plan_request(options, profile=local_profile(), today=today)
     )

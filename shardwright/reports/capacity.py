@@ -19,7 +19,7 @@ from simulator.training_run.framework.framework import load_stack
 from simulator.values.degrees import Degrees
 from simulator.values.workload import Workload
 
-_MOST_DEVICES = 4096
+_DEVICES = tuple(2**k for k in range(13))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,19 +117,18 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
     for name in device_names():
         device = get_device(name)
         room = device.usable_bytes
-        needed = 0
-        count = 1
-        while count <= _MOST_DEVICES and not needed:
-            if static(3 if count > 1 else 0, count) + again + transient <= room:
-                needed = count
-            count *= 2
+        enough = (
+            count
+            for count in _DEVICES
+            if static(3 if count > 1 else 0, count) + again + transient <= room
+        )
         rows.append(
             DeviceRow(
                 device=name,
                 memory_bytes=device.memory_bytes.value,
                 fits_one=static(0, 1) + kept + transient <= room,
                 fits_one_recomputed=static(0, 1) + again + transient <= room,
-                zero3_devices=needed,
+                zero3_devices=next(enough, 0),
             )
         )
     return Fit(

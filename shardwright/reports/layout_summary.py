@@ -10,17 +10,9 @@ from rich.text import Text
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.space import EXECUTOR
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.units import (
-    format_count,
-    format_percent,
-    format_probability,
-    format_time,
-    format_usd,
-)
-from shardwright.reports.labelled import labelled
-from shardwright.reports.one_line import WIDTH, one_line, some_of
-from shardwright.reports.price_words import price_words
-from shardwright.reports.terminal import format_interval, memory_words
+from profiles.units import format_count, format_percent, format_probability, format_time, format_usd
+from shardwright.reports.labelled import WIDTH, labelled, one_line, some_of
+from shardwright.reports.terminal import format_interval, memory_words, price_words
 from shardwright.requests.compared_frameworks import is_supported
 from shardwright.runs.whole_run import whole_run
 from simulator.log_interval import is_tie, probability_less

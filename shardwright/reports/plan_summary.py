@@ -9,10 +9,8 @@ from rich.text import Text
 
 from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.branch_stages import stages_line
-from shardwright.reports.labelled import labelled
-from shardwright.reports.one_line import WIDTH, one_line, some_of
-from shardwright.reports.price_words import price_words
-from shardwright.reports.terminal import format_interval, format_share, memory_words
+from shardwright.reports.labelled import WIDTH, labelled, one_line, some_of
+from shardwright.reports.terminal import format_interval, format_share, memory_words, price_words
 from simulator.values.plan_file import PlanFile
 from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Prediction

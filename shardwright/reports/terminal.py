@@ -7,7 +7,8 @@ from typing import Literal
 
 from rich.table import Table
 
-from profiles.units import format_bytes, format_percent, format_time
+from profiles.sourced import Sourced
+from profiles.units import format_bytes, format_percent, format_time, format_usd
 from simulator.values.prediction import Interval
 
 
@@ -41,3 +42,21 @@ def format_share(share: Interval) -> str:
     if share.high > 2 * share.low:
         return f"{format_percent(share.low)} - {format_percent(min(1.0, share.high))}"
     return format_percent(share.value)
+
+
+NO_SOURCE = "at a price that the file does not hold: another release wrote it"
+
+
+def price_words(price: Sourced) -> str:
+    """`$3.80 per device-hour: median of 23 providers, on-demand, 2026-05-25 to 2026-11-09; ...`."""
+    return hourly_price_words(price.value, price.source)
+
+
+def hourly_price_words(usd_per_hour: float, source: str) -> str:
+    """The same of a row that holds the price and its words each by itself."""
+    return f"{format_usd(usd_per_hour)} per device-hour: {source}"
+
+
+def price_note(price: Sourced | None) -> str:
+    """The same beside a number, where files of earlier releases have dollars without a price."""
+    return NO_SOURCE if price is None else price_words(price)

@@ -177,18 +177,6 @@ class ImportedRun:
     runs: int = 1
     files: tuple[str, ...] = ()
 
-    @property
-    def world(self) -> int | None:
-        """Ranks of one copy of the model: tp x pp x cp, with the framework's defaults;
-        None where one is not known."""
-        ranks = 1
-        for axis in ("tp", "pp", "cp"):
-            degree = self.answer(axis)
-            if degree is None and axis != "cp":
-                return None
-            ranks *= int(degree or 1)
-        return ranks
-
     def answer(self, key: str) -> Value:
         """The value of the files, otherwise the framework's default."""
         placed: Value = getattr(self, key)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from planner.axes import Axes
 from planner.batch.answer_cache import AnswerCache
@@ -47,10 +47,6 @@ Watched = Callable[[], AbstractContextManager[Progress | None]]
 """Opens what watches one search, and gives its progress."""
 
 
-def _unwatched() -> AbstractContextManager[Progress | None]:
-    return contextlib.nullcontext()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneAnswer:
     """A framework's answer.
@@ -85,7 +81,7 @@ class LayoutRequester:
     calibration: Calibration | None = None
     explain: bool = False
     cache: AnswerCache | None = None
-    watched: Watched = field(default=_unwatched)
+    watched: Watched = contextlib.nullcontext
 
     def question(self, stack: str = "") -> tuple[LayoutQuestion, tuple[str, ...]]:
         """The search problem for a framework, and the assumptions for missing flags.

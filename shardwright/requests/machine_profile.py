@@ -16,7 +16,7 @@ from profiles.errors import MismatchError
 from profiles.extras import need_package
 from profiles.hardware.catalogue.catalog import CLUSTER_SCHEMA
 from profiles.hardware.catalogue.cluster import Cluster
-from shardwright.requests.local_paths import trace_cache
+from profiles.model.loaders import resolve_model
 from shardwright.requests.named_model import import_from_here, sample_of
 from shardwright.requests.provenance import provenance
 from simulator.values.workload import Workload
@@ -57,12 +57,7 @@ def profile_machine(
     if model is None or not path.is_file() or quick:
         with show("measuring this machine") as report:
             cluster = measure_machine(
-                count,
-                per_device,
-                date=today,
-                quick=quick,
-                progress=report,
-                kept=kept,
+                count, per_device, date=today, quick=quick, progress=report, kept=kept
             )
         if not quick:
             with show("measuring the executor's own time") as report:
@@ -74,20 +69,14 @@ def profile_machine(
         return cluster
     _check_same(path, cluster, devices, threads)
     from executor.probe_pipeline import BlockProbe
-    from profiles.model.loaders import resolve_model
-    from profiles.model.tracing.traced import trace_model
+    from shardwright.requests.plan_route import trace_blocks
+    from shardwright.requests.python_plan import target_of
 
     import_from_here(model)
     length = sample_of(model, seq).sequence_length
     work = Workload(global_batch=1, sequence_length=length, precision=precision)
     spec = resolve_model(model)
-    traced = trace_model(
-        spec,
-        sequence_length=length,
-        dtype=work.compute_dtype,
-        target="cpu" if cluster.groups[0].device.type == "cpu" else "gpu",
-        cache=trace_cache(),
-    )
+    traced = trace_blocks(model, work, target=target_of(cluster))
     question = content_hash([spec.content_hash, length, precision, sorted(micro_batches), today])
     done = _measured_before(path, question)
     with show("measuring blocks") as report:
@@ -108,19 +97,13 @@ def profile_machine(
 def _with_overheads(cluster: Cluster, progress: Progress) -> Cluster:
     """The profile with the executor's overheads outside of blocks, from a small model."""
     from executor.probe_pipeline import BlockProbe
-    from profiles.model.loaders import resolve_model
-    from profiles.model.tracing.traced import trace_model
+    from shardwright.requests.plan_route import trace_blocks
 
     if any(group.device.type != "cpu" for group in cluster.groups) or cluster.num_devices == 1:
         return cluster
+    work = Workload(global_batch=1, sequence_length=_RUNTIME_TOKENS, precision="fp32")
+    traced = trace_blocks(_RUNTIME_MODEL, work, target="cpu")
     spec = resolve_model(_RUNTIME_MODEL)
-    traced = trace_model(
-        spec,
-        sequence_length=_RUNTIME_TOKENS,
-        dtype="float32",
-        target="cpu",
-        cache=trace_cache(),
-    )
     return BlockProbe(spec, traced, cluster, _threads(cluster), progress).with_overheads()
 
 

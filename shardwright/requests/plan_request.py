@@ -16,8 +16,7 @@ from profiles.hardware.catalogue.device import PRECISION_TYPES, Device
 from profiles.hardware.energy.grid_carbon import WORLD, grid_of
 from profiles.hardware.prices.offer import Offer
 from profiles.hardware.prices.price_file import offers_with
-from profiles.model.loaders import resolve_model
-from profiles.model.training_precision import training_precision
+from profiles.model.loaders import resolve_model, training_precision
 from shardwright.options.plan_options import PlanOptions
 from shardwright.requests.named_model import described_of, import_from_here, sample_of
 from shardwright.requests.plan_choices import (
@@ -27,11 +26,25 @@ from shardwright.requests.plan_choices import (
     step_optimizer,
 )
 from shardwright.requests.price_request import price_notes
-from shardwright.requests.report_paths import ReportPaths
 from shardwright.requests.usual_batch import UsualBatch, notes_on_batch, usual_batch
 from simulator.goodput.reliability_inputs import ReliabilityInputs, inputs_at, read_reliability
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPaths:
+    """None for no report; `-` is stdout, except for the figure."""
+
+    html: Path | None = None
+    markdown: Path | None = None
+    csv: Path | None = None
+    figure: Path | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a report is requested."""
+        return any((self.html, self.markdown, self.csv, self.figure))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

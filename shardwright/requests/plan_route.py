@@ -206,14 +206,17 @@ def runnable_answer(
     return plan_of_layouts(answer, traced, cluster, work)
 
 
-def trace_blocks(model: str, work: Workload, *, sequence_parallel: bool = False) -> TracedModel:
-    """The blocks of a model on one rank, with the rules to split them."""
+def trace_blocks(
+    model: str, work: Workload, *, tp: int = 1, target: str = "gpu", sequence_parallel: bool = False
+) -> TracedModel:
+    """The blocks of a model on one rank, and of one of `tp` ranks, with the rules to split them."""
     import_from_here(model)
     return trace_model(
         resolve_model(model),
         sequence_length=work.sequence_length,
         dtype=work.compute_dtype,
-        target="gpu",
+        tp_degrees=tuple(sorted({1, tp})),
+        target=target,
         cache=trace_cache(),
         sequence_parallel=sequence_parallel,
     )

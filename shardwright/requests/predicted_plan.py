@@ -13,13 +13,13 @@ from profiles.errors import MismatchError, ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import resolve_model
-from profiles.model.tracing.traced import TracedModel, trace_model
+from profiles.model.tracing.traced import TracedModel
 from profiles.sourced import Sourced
 from profiles.units import format_time
-from shardwright.requests.local_paths import local_profile, trace_cache
+from shardwright.requests.local_paths import local_profile
 from shardwright.requests.named_model import import_from_here
 from shardwright.requests.opened_plan import OpenedPlan
-from shardwright.requests.plan_route import route_of
+from shardwright.requests.plan_route import route_of, trace_blocks
 from shardwright.requests.python_plan import target_of
 from simulator.traced.predict import predict
 from simulator.training_run.framework.framework import load_stack
@@ -53,37 +53,18 @@ def predict_plan(
         made = plan_prediction(plan, route.figures, cluster, price)
         if made is not None:
             return made
-    traced = _traced(plan, cluster) if model is None else model
-    return predict(plan, traced, cluster, stack=load_stack(), price=price)
+    if model is None:
+        model = _traced(
+            plan.model,
+            replace(plan.workload, global_batch=1),
+            tp=plan.degrees.tp,
+            target=target_of(cluster),
+            sequence_parallel=plan.sequence_parallel,
+        )
+    return predict(plan, model, cluster, stack=load_stack(), price=price)
 
 
-def _traced(plan: Plan, cluster: Cluster) -> TracedModel:
-    import_from_here(plan.model)
-    work = plan.workload
-    target = target_of(cluster)
-    return _traced_model(
-        plan.model,
-        work.sequence_length,
-        work.compute_dtype,
-        plan.degrees.tp,
-        target,
-        plan.sequence_parallel,
-    )
-
-
-@functools.lru_cache(maxsize=16)
-def _traced_model(
-    model: str, seq: int, dtype: str, tp: int, target: str, sequence_parallel: bool
-) -> TracedModel:
-    return trace_model(
-        resolve_model(model),
-        sequence_length=seq,
-        dtype=dtype,
-        tp_degrees=tuple(sorted({1, tp})),
-        target=target,
-        cache=trace_cache(),
-        sequence_parallel=sequence_parallel,
-    )
+_traced = functools.lru_cache(maxsize=16)(trace_blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,18 +25,9 @@ from shardwright.options.keywords import PlanKeywords
 from shardwright.options.option import from_keywords, options_of
 from shardwright.options.plan_options import DEFAULT_PRICE, PlanOptions
 from shardwright.requests.local_paths import local_profile, trace_cache
-from shardwright.requests.named_model import (
-    import_from_here,
-    sample_of,
-    sample_of_factory,
-)
+from shardwright.requests.named_model import import_from_here, sample_of, sample_of_factory
 from shardwright.requests.plan_choices import axes_of_options, requested_options
-from shardwright.requests.plan_route import (
-    executor_space,
-    figures_of,
-    route_of,
-    runnable_answer,
-)
+from shardwright.requests.plan_route import executor_space, figures_of, route_of, runnable_answer
 from shardwright.requests.price_request import price_for
 from simulator.training_run.framework.framework import load_stack, offered_frameworks
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER

@@ -320,7 +320,7 @@ def _layout_question(question: Question, asked: LayoutRequest, cluster: Cluster)
         cluster=cluster,
         stack=asked.stack,
         global_batch=question.workload.global_batch,
-        seq_len=question.workload.sequence_length,
+        seq_len=length,
         precision=asked.precision,
         space=asked.space,
         options=asked.options,

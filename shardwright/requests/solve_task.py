@@ -143,16 +143,12 @@ def job_of(task: Task | LayoutTask) -> Job:
 
 def _kin_of(task: Task | LayoutTask) -> str:
     """Key of tasks that share prices of layers (known_features.py): equal model and device type."""
-    cluster, name = (
-        (task.question.cluster, task.question.name)
-        if isinstance(task, LayoutTask)
-        else (task.cluster, task.spec.source)
-    )
+    cluster = task.question.cluster if isinstance(task, LayoutTask) else task.cluster
     devices = " ".join(dict.fromkeys(group.device.name for group in cluster.groups))
-    if not isinstance(task, LayoutTask):
-        return f"{name} {devices}"
-    asked = task.question
-    return f"{name} {devices} {asked.stack} {asked.seq_len} {asked.precision}"
+    if isinstance(task, LayoutTask):
+        asked = task.question
+        return f"{asked.name} {devices} {asked.stack} {asked.seq_len} {asked.precision}"
+    return f"{task.spec.source} {devices}"
 
 
 def solve_text(text: str) -> str:

@@ -14,9 +14,8 @@ from shardwright.analysis.plan_diff import PlanDiff, plan_diff_data
 from shardwright.analysis.size_json import size_json
 from shardwright.reports.brief.brief_terminal import brief_report, section_report
 from shardwright.reports.brief.comparison_section import comparison_section, diff_section
-from shardwright.reports.brief.plan_answers import answer_brief
+from shardwright.reports.brief.plan_answers import answer_brief, prediction_brief
 from shardwright.reports.brief.plan_table import layout_rows, plan_rows
-from shardwright.reports.brief.prediction_brief import prediction_brief
 from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
 from shardwright.reports.capacity import Fit, fit_report

@@ -10,7 +10,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from shardwright.runs.complete import UnsupportedRunError, complete_run
 from shardwright.runs.run import PublishedRun
 from simulator.memory.footprint import footprint
-from simulator.training_run.explain.fit_words import fit_words
+from simulator.training_run.explain.explain_memory import fit_words
 from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import run_intervals
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
@@ -28,7 +28,7 @@ class PredictedRow:
 
     run       the completed run, None if unsupported;  why_not  the reason
     shown_memory_bytes   peak by the count that the run's framework prints
-    memory_counted   required memory by part (fit_words.py);  why_no_memory  reason for no memory
+    memory_counted   required memory by part (`fit_words`);  why_no_memory  reason for no memory
     """
 
     id: str

@@ -25,12 +25,12 @@ from shardwright.runs.complete_words import (
 from shardwright.runs.described_row import DescribedRow
 from shardwright.runs.device_text import device_of
 from shardwright.runs.framework_candidates import stack_of
-from shardwright.runs.idle_options import refuse_idle_options
 from shardwright.runs.known_models import KnownModel, known_model
 from shardwright.runs.network_text import network_of
 from shardwright.runs.recipes import fill_from_recipe
 from shardwright.runs.run import PublishedRun
 from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.training_run import USUAL_LORA_RANK, TrainingRun
 from simulator.training_run.run.unsupported import UnsupportedRunError
 from simulator.values.degrees import AXIS_ORDERS, Degrees
@@ -277,3 +277,47 @@ def _with_defaults(done: TrainingRun, said: list[str]) -> TrainingRun:
             f"{degrees.dp * done.micro_batch} sequences"
         )
     return replace(done, defaults=tuple(said))
+
+
+def refuse_idle_options(
+    run: PublishedRun, model: Transformer, recompute: str, precision: str
+) -> None:
+    """Raises InputError for an option of a row that has no effect, since it is probably of another
+    run.
+
+    model, recompute, precision  of the run, completed
+    """
+    idle = (
+        (
+            run.expert_imbalance is not None
+            and run.expert_imbalance != 1.0
+            and not model.num_experts,
+            "expert_imbalance is given, but the model has no experts",
+        ),
+        (
+            run.lora_rank is not None and run.family != "lora",
+            "lora_rank is given, but family is not lora: all weights are trained",
+        ),
+        (
+            bool(run.base_precision) and run.family != "lora",
+            f"base_precision={run.base_precision} is of frozen weights, but family is not lora: "
+            "all weights are trained",
+        ),
+        (
+            bool(run.recompute_layers) and recompute != "full",
+            f"recompute_layers={run.recompute_layers} is of full recomputation, and recompute is "
+            f"{recompute!r}",
+        ),
+        (
+            bool(run.wide_layers) and precision not in LOW_PRECISIONS,
+            f"wide_layers={run.wide_layers} stay in bf16 where the rest is lower, and the "
+            f"precision is {precision}",
+        ),
+        (
+            (run.local_workers or 1) > 1 and (run.local_steps or 1) == 1,
+            f"local_workers={run.local_workers} need local_steps of 2 or more",
+        ),
+    )
+    for is_idle, why in idle:
+        if is_idle:
+            raise InputError(why)

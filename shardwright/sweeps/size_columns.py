@@ -10,7 +10,7 @@ from planner.sizing.size_question import SizeQuestion
 from shardwright.analysis.size_json import size_json
 from shardwright.reports.brief.columns import Column
 from shardwright.reports.brief.size_table import SIZE_COLUMNS
-from shardwright.requests.sizing.size_flags import NamedDevice, SizeFlags
+from shardwright.requests.sizing.size_flags import SizeFlags
 
 _ASKED = (
     Column(name="question", unit="", meaning="its number in the study, from 1"),
@@ -57,22 +57,18 @@ def size_figures(
     return {
         **found,
         "question": number,
-        "model": flags.model,
-        "on": ",".join(map(_device_words, flags.on)),
-        "stacks": flags.stack or "compared",
-        "sequence_length": flags.seq if question is None else question.seq_len,
-        "precision": flags.precision if question is None else question.precision,
+        "model": flags.options.model,
+        "on": ",".join(map(str, flags.on)),
+        "stacks": flags.options.stack or "compared",
+        "sequence_length": flags.options.seq if question is None else question.seq_len,
+        "precision": flags.options.precision if question is None else question.precision,
         "deadline_days": flags.deadline_s / 86400.0 if flags.deadline_s else None,
         "budget_usd": flags.budget_usd,
-        "price_asked": flags.price,
+        "price_asked": flags.options.price,
         "minimised": flags.minimise if question is None else question.minimise,
         "status": "failed" if answer is None else answer.status,
         "reason": reason,
     }
-
-
-def _device_words(named: NamedDevice) -> str:
-    return f"{named.node_devices}x{named.name}" if named.node_devices else named.name
 
 
 def _why_not(answer: SizeAnswer) -> str:

@@ -10,7 +10,7 @@
     stacks = ["megatron-core", "torchtitan"]
     prices = ["on-demand", "spot"]
 
-    [[sizes]]                              # questions of `size` (size_grid.py)
+    [[sizes]]                              # questions of `size` (`SizeGrid`)
     models = ["llama-3.1-70b"]
     on = ["h100-sxm", "b200"]
     tokens = ["2T", "15T"]
@@ -21,25 +21,94 @@ A name that nobody knows is found before anything is solved, with its line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from planner.batch.sweep import Question
 from profiles.document import read_document
-from profiles.errors import DocumentError, ShardwrightError
+from profiles.errors import DocumentError, InputError, ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.model.loaders import resolve_model
 from profiles.text_file import read_text
+from shardwright.options.option import values_of
+from shardwright.options.size_options import SizeOptions
 from shardwright.requests.file_lines import with_lines
 from shardwright.requests.named_model import import_from_here
 from shardwright.requests.plan_choices import ANY_STACK
 from shardwright.requests.price_request import given_price
 from shardwright.requests.questions import QUESTIONS_SCHEMA, Grid, questions_of
-from shardwright.requests.sizing.size_flags import SizeFlags, devices_of
-from shardwright.sweeps.size_grid import SizeGrid, flags_of
+from shardwright.requests.sizing.size_flags import SizeFlags, devices_of, size_flags
 from simulator.training_run.framework.framework import load_framework
+
+# Lists of a grid, with the option of `size` that takes one of their entries; the first outermost.
+_FLAGS = {
+    "models": "model",
+    "on": "on",
+    "tokens": "tokens",
+    "deadlines": "deadline",
+    "budgets": "budget",
+    "nodes": "nodes",
+    "devices": "devices",
+    "stacks": "stack",
+    "global_batches": "global_batch",
+    "sequence_lengths": "seq",
+    "precisions": "precision",
+    "prices": "price",
+}
+_SHARED = ("sure", "minimise", "lora", "pue", "region", "network")
+_NEEDED = ("models", "on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeGrid:
+    """Every combination of the lists is a question of `shardwright size`; an empty list leaves its
+    flag out.
+
+    on      types of devices, each entry as --on takes it (`h100-sxm`, `h100-sxm,b200`)
+    nodes, devices   counts and ranges (`64`, `16..2048`)
+    prices  kinds of the price table, or US dollars per device-hour
+    sure    probability with which every limit must be kept
+    """
+
+    models: tuple[str, ...]
+    on: tuple[str, ...]
+    tokens: tuple[str | int | float, ...] = ()
+    deadlines: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ()
+    nodes: tuple[str | int, ...] = ()
+    devices: tuple[str | int, ...] = ()
+    stacks: tuple[str, ...] = ("",)
+    global_batches: tuple[str | int, ...] = ()
+    sequence_lengths: tuple[int, ...] = ()
+    precisions: tuple[str, ...] = ()
+    prices: tuple[str | float, ...] = ("on-demand",)
+    sure: str = "50%"
+    minimise: str = ""
+    lora: int = 0
+    pue: float | None = None
+    region: str = ""
+    network: str = ""
+
+    def __post_init__(self) -> None:
+        for name in _NEEDED:
+            if not getattr(self, name):
+                raise InputError(f"{name} is empty: a grid needs one entry at least")
+
+
+def flags_of(grid: SizeGrid) -> Iterator[SizeFlags]:
+    """The questions of a grid; raises InputError for an entry that its flag does not take."""
+    shared = SizeOptions(**{name: getattr(grid, name) for name in _SHARED})
+    for entries in product(*(getattr(grid, name) or (None,) for name in _FLAGS)):
+        texts = {
+            name: str(entry)
+            for name, entry in zip(_FLAGS.values(), entries, strict=True)
+            if entry is not None
+        }
+        yield size_flags(replace(shared, **values_of(SizeOptions, texts)))
+
 
 _MOST_TOLD = 10
 
@@ -84,18 +153,13 @@ def read_study(path: Path, *, local: Path | None = None) -> Study:
     faults = _unknown_names(file, local)
     plans: list[Question] = []
     sizes: list[SizeFlags] = []
-
-    def ask_plans(grid: Grid) -> None:
-        plans.extend(questions_of(grid, local=local))
-
-    def ask_sizes(grid: SizeGrid) -> None:
-        sizes.extend(flags_of(grid))
-
     if not faults:
         for number, grid in enumerate(file.grids):
-            faults += _fault(f"grids[{number}]", partial(ask_plans, grid))
+            with _noted(faults, f"grids[{number}]"):
+                plans += questions_of(grid, local=local)
         for number, asked in enumerate(file.sizes):
-            faults += _fault(f"sizes[{number}]", partial(ask_sizes, asked))
+            with _noted(faults, f"sizes[{number}]"):
+                sizes += flags_of(asked)
     if faults:
         more = len(faults) - _MOST_TOLD
         said = [told(fault) for fault in faults[:_MOST_TOLD]]
@@ -109,7 +173,8 @@ def _unknown_names(file: StudyFile, local: Path | None) -> list[str]:
 
     def look(place: str, entries: tuple[object, ...], read: Callable[[str], object]) -> None:
         for entry in entries:
-            faults.extend(_fault(place, partial(read, str(entry))))
+            with _noted(faults, place):
+                read(str(entry))
 
     for number, grid in enumerate(file.grids):
         where = f"grids[{number}]"
@@ -128,12 +193,13 @@ def _unknown_names(file: StudyFile, local: Path | None) -> list[str]:
     return faults
 
 
-def _fault(place: str, read: Callable[[], object]) -> list[str]:
+@contextmanager
+def _noted(faults: list[str], place: str) -> Iterator[None]:
+    """Adds an error to the faults, with its place."""
     try:
-        read()
+        yield
     except ShardwrightError as error:
-        return [f"{place}: {error}"]
-    return []
+        faults.append(f"{place}: {error}")
 
 
 def _model(name: str) -> None:

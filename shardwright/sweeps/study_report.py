@@ -11,8 +11,7 @@ from rich.text import Text
 
 from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
-from shardwright.reports.price_words import hourly_words
-from shardwright.reports.terminal import table
+from shardwright.reports.terminal import hourly_price_words, table
 from shardwright.sweeps.best_rows import best_rows
 from shardwright.sweeps.study_requests import PLANS, SIZES
 from shardwright.sweeps.study_run import ANSWERED, StudyRun
@@ -121,7 +120,7 @@ def _prices(rows: Sequence[dict[str, Any]]) -> list[RenderableType]:
     for row in rows:
         usd, price = row.get("usd_per_device_hour"), row.get("price")
         if usd is not None and price:
-            named = found.setdefault(hourly_words(usd, price), {})
+            named = found.setdefault(hourly_price_words(usd, price), {})
             named[row.get("cluster") or row["device"]] = None
     return [labelled("Price:  ", f"on {', '.join(on)}: {words}") for words, on in found.items()]
 

@@ -25,19 +25,11 @@ from shardwright.sweeps.worker import SizeVerdict, sizing_job
 
 PLANS, SIZES = "results", "sizes"
 """The tables of a sweep."""
-_COLUMNS_OF = {PLANS: PLAN_TABLE, SIZES: SIZE_TABLE}
+COLUMNS_OF = {PLANS: PLAN_TABLE, SIZES: SIZE_TABLE}
+"""Their columns, with units and meanings."""
 _INTEGERS_OF = {PLANS: PLAN_INTEGERS, SIZES: SIZE_INTEGERS}
 # Plain numbers, whose columns have no unit to tell them from texts.
 _COUNTS = ("interruptions",)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequestOfStudy:
-    """A question of `plan`; `posed` is None, and `fault` says why, where its words name nothing."""
-
-    question: Question
-    posed: Posed | None = None
-    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +47,11 @@ class SizeRequestOfStudy:
 class StudyRequests:
     """The questions in the order of the study.
 
+    plans  questions of `plan`; one whose words name nothing is its row, with the reason
     flags  of the sweep that the command of one question needs too: --prices FILE, --local FILE
     """
 
-    plans: tuple[PlanRequestOfStudy, ...]
+    plans: tuple[Posed | Row, ...]
     sizes: tuple[SizeRequestOfStudy, ...]
     flags: tuple[str, ...] = ()
 
@@ -67,8 +60,8 @@ class StudyRequests:
         questions."""
         found: dict[str, Job] = {}
         for asked in self.plans:
-            if asked.posed is not None:
-                found.setdefault(asked.posed.job.key, asked.posed.job)
+            if isinstance(asked, Posed):
+                found.setdefault(asked.job.key, asked.job)
         for sized in self.sizes:
             if sized.job is not None:
                 found.setdefault(sized.job.key, sized.job)
@@ -121,15 +114,15 @@ def study_requests(
     )
 
 
-def _asked_plan(question: Question, poser: Poser) -> PlanRequestOfStudy:
+def _asked_plan(question: Question, poser: Poser) -> Posed | Row:
     try:
-        return PlanRequestOfStudy(question=question, posed=poser.pose(question))
+        return poser.pose(question)
     except ShardwrightError as error:
-        return PlanRequestOfStudy(question=question, fault=str(error))
+        return Row(question=question, reason=str(error))
 
 
 def _asked_size(flags: SizeFlags, prices: Path | None, today: str) -> SizeRequestOfStudy:
-    flags = replace(flags, prices=prices)
+    flags = replace(flags, options=replace(flags.options, prices=prices))
     try:
         request = size_request(flags, today=today)
     except ShardwrightError as error:
@@ -138,22 +131,21 @@ def _asked_size(flags: SizeFlags, prices: Path | None, today: str) -> SizeReques
 
 
 def plan_rows(
-    plans: tuple[PlanRequestOfStudy, ...], store: ResultStore, faults: Mapping[str, str]
+    plans: tuple[Posed | Row, ...], store: ResultStore, faults: Mapping[str, str]
 ) -> Iterator[Row]:
     """The questions with their answers, runners-up left out."""
     read, solved = "", None
     for asked in plans:
-        posed = asked.posed
-        if posed is None:
-            yield Row(question=asked.question, reason=asked.fault)
-        elif posed.job.key in faults:
-            yield Row(question=asked.question, reason=faults[posed.job.key])
+        if isinstance(asked, Row):
+            yield asked
+        elif asked.job.key in faults:
+            yield Row(question=asked.question, reason=faults[asked.job.key])
         else:
             # Questions that differ by their price stand beside each other.
-            if posed.job.key != read:
-                read, solved = posed.job.key, _without_runners_up(store.answer(posed.job.key))
+            if asked.job.key != read:
+                read, solved = asked.job.key, _without_runners_up(store.answer(asked.job.key))
             assert solved is not None  # only answers are stored
-            yield row_of(posed, finished(solved, posed))
+            yield row_of(asked, finished(solved, asked))
 
 
 def _without_runners_up(text: str) -> Any:
@@ -179,7 +171,7 @@ def _size_row(
 
 def table_of(name: str, rows: list[dict[str, Any]]) -> Table:
     """The rows as one of the tables that readers find."""
-    columns = _COLUMNS_OF[name]
+    columns = COLUMNS_OF[name]
     kinds = {column.name: _kind(name, column) for column in columns}
     return Table(
         name=name,
@@ -190,14 +182,9 @@ def table_of(name: str, rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def columns_of(name: str) -> tuple[Column, ...]:
-    """The columns of a table with their units and meanings."""
-    return _COLUMNS_OF[name]
-
-
 def dictionary_of(names: list[str]) -> Table:
     """What the columns of some tables mean, as a table of its own."""
-    rows = [(name, c.name, c.unit, c.meaning) for name in names for c in _COLUMNS_OF[name]]
+    rows = [(name, c.name, c.unit, c.meaning) for name in names for c in COLUMNS_OF[name]]
     kinds: dict[str, type] = {"in_table": str, "name": str, "unit": str, "meaning": str}
     return Table(name="columns", columns=kinds, rows=rows)
 

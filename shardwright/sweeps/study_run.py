@@ -21,17 +21,17 @@ from typing import Any
 
 from planner.batch.answer_cache import code_and_data_version, write_answer
 from planner.batch.result_store import ResultStore, solve_into
-from planner.batch.sweep import Reply, Workers, verdict_of
+from planner.batch.sweep import Posed, Reply, Workers, verdict_of
 from profiles.document import write_bytes, write_text
 from profiles.errors import DocumentError
 from shardwright.reports.brief.columns import dictionary_csv, table_csv
 from shardwright.sweeps.best_rows import best_rows
 from shardwright.sweeps.parquet_file import parquet_bytes
 from shardwright.sweeps.study_requests import (
+    COLUMNS_OF,
     PLANS,
     SIZES,
     StudyRequests,
-    columns_of,
     dictionary_of,
     table_of,
 )
@@ -112,7 +112,7 @@ def run_study(
 def _write_tables(folder: Path, rows: Rows, *, parquet: bool) -> list[str]:
     files = []
     for name, found in rows.items():
-        stem, columns = _CSV[name], columns_of(name)
+        stem, columns = _CSV[name], COLUMNS_OF[name]
         write_text(folder / f"{stem}.csv", table_csv(columns, found))
         write_text(folder / f"{stem}.columns.csv", dictionary_csv(columns))
         files += [f"{stem}.csv", f"{stem}.columns.csv"]
@@ -155,8 +155,8 @@ def _write_plans(
 ) -> list[str]:
     files = []
     for row in best:
-        posed = asked.plans[row["question"] - 1].posed
-        assert posed is not None  # it has a plan
+        posed = asked.plans[row["question"] - 1]
+        assert isinstance(posed, Posed)  # it has a plan
         solved = verdict_of(Reply(key="", text=store.answer(posed.job.key))).found
         assert solved is not None
         name = plan_file_of(row)

@@ -16,7 +16,7 @@ from simulator.memory.run_tensors import RankFacts, run_tensors
 from simulator.memory.static import run_static_bytes
 from simulator.training_run.framework.framework import FrameworkMemory, load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.work.frozen_weights import widened_bytes
+from simulator.training_run.work.adapter_work import widened_bytes
 from simulator.training_run.work.stage_share import StageShare, rank_conditions, stage_split
 from simulator.values.prediction import RankMemory
 

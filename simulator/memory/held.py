@@ -71,11 +71,6 @@ class BlockBytes:
         """Elements of those not frozen."""
         return self.elements(trained=True)
 
-    @property
-    def kept_bytes(self) -> float:
-        """Kept from forward to backward."""
-        return self.input_bytes + self.saved_bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:

@@ -13,8 +13,7 @@ from simulator.training_run.framework.framework import Framework, FrameworkMemor
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.low_bits import saved_in_matrices_bytes, saved_moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.work.adapter_work import adapter_parameters
-from simulator.training_run.work.frozen_weights import frozen_weight_bytes
+from simulator.training_run.work.adapter_work import adapter_parameters, frozen_weight_bytes
 from simulator.training_run.work.stage_share import StageShare
 
 _FP32_BYTES, _HALF_BYTES = 4.0, 2.0

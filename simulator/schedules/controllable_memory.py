@@ -16,13 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from simulator.schedules.action import Action, ActionKind
-from simulator.schedules.schedule import (
-    Placement,
-    Rows,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
+from simulator.schedules.schedule import Placement, Rows, ScheduleKind, ScheduleOptions, register
 
 _PERIOD = 6  # slots between micro-batches: two each of F, I and W
 _F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT

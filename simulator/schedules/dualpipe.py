@@ -19,13 +19,7 @@ from __future__ import annotations
 from collections import deque
 
 from simulator.schedules.action import Action, ActionKind
-from simulator.schedules.schedule import (
-    Placement,
-    Rows,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
+from simulator.schedules.schedule import Placement, Rows, ScheduleKind, ScheduleOptions, register
 
 _F, _B = ActionKind.FORWARD, ActionKind.BACKWARD
 _I, _W = ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT

@@ -8,13 +8,7 @@ F, I and W take equally long and there are at least 2 p - 1 micro-batches. Every
 from __future__ import annotations
 
 from simulator.schedules.action import Action, ActionKind
-from simulator.schedules.schedule import (
-    Placement,
-    Rows,
-    ScheduleKind,
-    ScheduleOptions,
-    register,
-)
+from simulator.schedules.schedule import Placement, Rows, ScheduleKind, ScheduleOptions, register
 
 _F, _I, _W = ActionKind.FORWARD, ActionKind.BACKWARD_INPUT, ActionKind.BACKWARD_WEIGHT
 

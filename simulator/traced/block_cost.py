@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import ActionOverhead, BlockPoint, Device
@@ -135,13 +135,7 @@ def price_block(
         tp_backward_s=tp_backward + tp_again,
         methods=_methods([*forward_ops, *backward_ops, *again], point, block),
         by_kind={} if point else kind_seconds([*forward_ops, *backward_ops, *again]),
-        saved_bytes=held.saved_bytes,
-        weight_bytes=held.weight_bytes,
-        input_bytes=held.input_bytes,
-        output_bytes=held.output_bytes,
-        forward_transient_bytes=held.forward_transient_bytes,
-        backward_transient_bytes=held.backward_transient_bytes,
-        parameters=block.parameters,
+        **{each.name: getattr(held, each.name) for each in fields(held)},
     )
 
 

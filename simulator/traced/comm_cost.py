@@ -17,13 +17,7 @@ from profiles.hardware.catalogue.cluster import Cluster, Level
 from profiles.hardware.catalogue.link import OPERATIONS, Link
 from profiles.hardware.kernels.collective_curve import ScaledCurves, curves_on
 from profiles.hardware.kernels.fit import Curve, CurveValue, fit_curve
-from simulator.collectives import (
-    Hop,
-    cards_shared,
-    collective,
-    direct_share,
-    message_share,
-)
+from simulator.collectives import Hop, cards_shared, collective, direct_share, message_share
 from simulator.traced.cost import Cost
 
 # Relative half-width of a time from the formulas where the link's own numbers are exact: nothing

@@ -25,7 +25,7 @@ _TENSOR_CORES_FROM = 1.3
 class KernelArrays:
     """[kernels] each; kernel and direction are places in the enumerations `Kernel`, `Direction`.
 
-    half, fine     of 16 bits, of TF32
+    half           of 16 bits
     winograd  convolutions that cuDNN's Winograd kernels take: images, 3 x 3 or 5 x 5, no stride and
             no dilation (cuDNN API reference, cudnnConvolutionFwdAlgo_t, ..._WINOGRAD_NONFUSED)
     product_rate   dense peak flop/s of products in the kernel's type; tensor  on tensor cores
@@ -40,7 +40,6 @@ class KernelArrays:
     direction: NDArray[np.int64]
     backward: Flags
     half: Flags
-    fine: Flags
     channels_last: Flags
     flop: Array
     moved_bytes: Array
@@ -104,7 +103,6 @@ def kernel_arrays(kernels: Sequence[DeviceKernel], device: Device) -> KernelArra
         direction=np.asarray([_DIRECTIONS[x.direction] for x in kernels]),
         backward=flags(lambda x: x.backward),
         half=half,
-        fine=fine,
         channels_last=flags(lambda x: x.channels_last),
         flop=numbers("work_flop"),
         moved_bytes=numbers("moved_bytes"),

@@ -41,14 +41,6 @@ from simulator.kernel_speed import (
     matmul_s,
 )
 from simulator.traced.cost import Cost
-from simulator.traced.op_assumptions import (
-    BORROWED_LOG_HALF_WIDTH,
-    DEFAULT_ATTENTION,
-    DEFAULT_MATMUL,
-    DEFAULT_MEMORY,
-    SUBSTITUTE_LOG_HALF_WIDTH,
-    memory_family,
-)
 from simulator.traced.point_maps import (
     attention_axes,
     attention_maps,
@@ -59,7 +51,15 @@ from simulator.traced.point_maps import (
     memory_curves,
 )
 from simulator.traced.speed_of_light import SpeedOfLight
-from simulator.traced.utilisation import Utilisation
+from simulator.traced.utilisation import (
+    BORROWED_LOG_HALF_WIDTH,
+    DEFAULT_ATTENTION,
+    DEFAULT_MATMUL,
+    DEFAULT_MEMORY,
+    SUBSTITUTE_LOG_HALF_WIDTH,
+    Utilisation,
+    memory_family,
+)
 
 
 def price_op(op: Op, device: Device) -> Cost:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from profiles.document import content_hash
 from profiles.errors import InputError, MismatchError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import ReferencePoint
@@ -293,8 +292,3 @@ def _limit(plan: Plan, made: Prediction, replica: Plan, critical: int) -> str:
     if plan.pipelines is not None:
         where = f" of device {replica.degrees.rank(pp=critical)}"
     return limit_words(made, where=where, exchange=SHARED_SUMS if plan.degrees.dp == 1 else "")
-
-
-def plan_hash(plan: Plan) -> str:
-    """The hash by which a measurement names its plan."""
-    return content_hash(plan)

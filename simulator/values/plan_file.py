@@ -249,14 +249,6 @@ def read_plan_file(path: str | Path) -> PlanFile:
     return answer
 
 
-def read_plan(path: str | Path) -> Plan:
-    """The plan in a plan file; raises DocumentError for an infeasible answer."""
-    answer = read_plan_file(path)
-    if answer.plan is None:
-        raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
-    return answer.plan
-
-
 def write_plan_file(path: str | Path, answer: PlanFile, *, provenance: Mapping[str, Any]) -> None:
     """Writes the answer, with its decision in the provenance."""
     decided = {} if answer.plan is None else {"decided": plan_decision(answer.plan)}

@@ -20,7 +20,7 @@ ENUMERATOR = "planner/space.py"
 DRAWN = ("divisors", "free_schedules", "zero_stages_at")
 ALSO_DRAWN = {
     "planner/blocks/block_search.py: divisors": "micro-batches that a model runs on",
-    "planner/blocks/legal_cells.py: free_schedules": "the rules of the executor",
+    "planner/blocks/answer.py: free_schedules": "the rules of the executor",
     "planner/heterogeneous/unequal_search.py: divisors": "replicas that differ have no mesh",
     "planner/heterogeneous/plan_mixed.py: divisors": "replicas that differ have no mesh",
     "planner/broken_rule.py: zero_stages_at": "a message's stages",

@@ -25,8 +25,13 @@ from profiles.hardware.catalogue.cluster import Cluster
 from shardwright import api
 from shardwright.cli import app
 from shardwright.commands.tables.predict_modules import predicted_modules
-from shardwright.commands.tables.predict_runs import predicted_runs, row_of
-from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
+from shardwright.commands.tables.predict_runs import (
+    OK,
+    PREDICTED_COLUMNS,
+    PredictedRun,
+    predicted_runs,
+    row_of,
+)
 from shardwright.requests.local_paths import local_profile
 from shardwright.requests.opened_plan import write_layout
 from shardwright.requests.planned_step import PlannedStep

@@ -31,7 +31,7 @@ from evidence.prospective import (
 )
 from evidence.releases import read_releases
 from profiles.errors import DocumentError, InputError
-from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.commands.tables.predict_runs import PredictedRun
 from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import Measured
 

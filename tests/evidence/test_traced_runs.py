@@ -20,10 +20,10 @@ from profiles.model.figures.described_model import traced_figures
 from profiles.model.figures.transformer import LatentAttention, StateSpace, Transformer
 from profiles.model.loaders import ModelSpec
 from shardwright.commands.tables.predict_runs import (
+    OK,
     predict_table,
     predicted_runs,
 )
-from shardwright.commands.tables.predicted_run import OK
 from shardwright.runs.run import FIGURES
 from shardwright.runs.run_table import read_measured, read_runs
 from tests.shardwright.test_cli import shardwright

@@ -13,8 +13,7 @@ import pytest
 from evidence.command import validate
 from evidence.groups import source_of
 from profiles.errors import DocumentError, UnknownNameError
-from shardwright.commands.tables.predict_runs import predicted_runs
-from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.commands.tables.predict_runs import PredictedRun, predicted_runs
 from shardwright.runs.run import FIGURES, PublishedRun
 from shardwright.runs.run_table import read_runs
 from tests.shardwright.test_cli import shardwright

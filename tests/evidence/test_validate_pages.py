@@ -19,7 +19,7 @@ from evidence.releases import Release
 from evidence.scatter import Sample, scatter_svg
 from evidence.study import SOURCE_LEFT_OUT, AccuracyStudy, Column, lost_to_baseline
 from profiles.errors import InputError
-from shardwright.commands.tables.predicted_run import PredictedRun
+from shardwright.commands.tables.predict_runs import PredictedRun
 from shardwright.reports.markdown_table import cell, percent
 from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import Measured

@@ -29,7 +29,7 @@ from evidence.statistics import (
 )
 from evidence.targets import TARGETS, outcome
 from profiles.errors import InputError
-from shardwright.commands.tables.predicted_run import PREDICTED_COLUMNS, PredictedRun
+from shardwright.commands.tables.predict_runs import PREDICTED_COLUMNS, PredictedRun
 from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import Measured, read_measured, read_runs
 from tests.shardwright.predicted_file import read_predicted

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from planner.axes import Axes
-from planner.blocks.answer import SearchOptions, Setting, search_setting
-from planner.blocks.legal_cells import block_rules, legal_cells
+from planner.blocks.answer import SearchOptions, Setting, block_rules, legal_cells, search_setting
 from planner.chain.partition import partition
 from planner.chain.problem import (
     BlockCosts,

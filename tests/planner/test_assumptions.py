@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.axes import Axes
-from planner.blocks.answer import _assumptions
+from planner.blocks.answer import _assumptions, block_rules
 from planner.blocks.block_search import _context
-from planner.blocks.legal_cells import block_rules
 from planner.space import LayoutContext
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.graph import ModelGraph

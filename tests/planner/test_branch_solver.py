@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from planner.axes import Axes
+from planner.blocks.answer import block_rules, legal_cells
 from planner.blocks.block_search import search
-from planner.blocks.legal_cells import block_rules, legal_cells
 from planner.chain.ideals import lattice_of, lattice_of_flows
 from planner.chain.partition import partition
 from planner.chain.problem import (

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import AXES, NO_PIPELINE, Axes
-from planner.blocks.legal_cells import block_rules, legal_cells
+from planner.blocks.answer import block_rules, legal_cells
 from planner.layout.layout_question import context_of
 from planner.layout.layouts import legal_layouts
 from planner.run_option import RequestedOptions

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import Axes
-from planner.blocks.answer import SearchOptions
+from planner.blocks.answer import SearchOptions, block_rules, legal_cells
 from planner.blocks.block_search import search
-from planner.blocks.legal_cells import block_rules, legal_cells
 from planner.chain.partition import partition
 from planner.chain.problem import Partition, step_time
 from planner.costs.bound import lower_bound

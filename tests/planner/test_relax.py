@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.axes import Axes
-from planner.blocks.relax import candidates, relaxation
+from planner.blocks.explain import candidates, relaxation
 from planner.neighbors import grown, with_device
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from simulator.values.plan import Recompute

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.axes import Axes, parse_axis
-from planner.blocks.legal_cells import block_rules, legal_cells
+from planner.blocks.answer import block_rules, legal_cells
 from planner.space import LayoutContext
 from profiles.errors import InputError, UnknownNameError
 from simulator.values.plan import Recompute

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.axes import Axes
-from planner.blocks.answer import SearchOptions
+from planner.blocks.answer import SearchOptions, block_rules, legal_cells
 from planner.blocks.block_search import search
-from planner.blocks.legal_cells import block_rules, legal_cells
 from planner.chain.problem import Partition
 from planner.costs.bound import lower_bound
 from planner.costs.split_problem import (

@@ -11,8 +11,7 @@ import pytest
 
 from profiles.errors import ModelError
 from profiles.model.figures.described_model import describe_model
-from profiles.model.figures.figures_from_config import figures_of_config
-from profiles.model.figures.hybrid_config import hybrid_layers
+from profiles.model.figures.figures_from_config import figures_of_config, hybrid_layers
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import _short_name, model_names, resolve_model
 from shardwright.runs.known_models import known_model

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from profiles.csv_table import flag_cell, number_cell, read_table
 from profiles.errors import DocumentError
-from shardwright.commands.tables.predicted_run import PREDICTED_COLUMNS, PredictedRun
+from shardwright.commands.tables.predict_runs import PREDICTED_COLUMNS, PredictedRun
 
 
 def read_predicted(path: str | Path) -> tuple[PredictedRun, ...]:

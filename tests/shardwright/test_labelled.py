@@ -6,8 +6,7 @@ import io
 
 from rich.console import Console
 
-from shardwright.reports.labelled import labelled
-from shardwright.reports.one_line import WIDTH, one_line
+from shardwright.reports.labelled import WIDTH, labelled, one_line
 
 
 def printed(width: int, label: str, *parts: str) -> list[str]:

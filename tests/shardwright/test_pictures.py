@@ -22,8 +22,7 @@ from shardwright.reports.brief.roofline_picture import roof_flop_per_s, roofline
 from shardwright.reports.memory_picture import memory_picture
 from shardwright.reports.picture import WIDTH, apart, even_ticks
 from shardwright.reports.reproduce import plan_command, recipe
-from shardwright.reports.roofline import Roofline, roofline
-from shardwright.reports.roofline_inputs import find_roofline
+from shardwright.reports.roofline import Roofline, find_roofline, roofline
 from shardwright.reports.timeline_picture import MOST_RANKS, timeline_picture
 from simulator.values.plan import Recompute
 from simulator.values.prediction import Event

@@ -14,8 +14,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, UnknownNameError
-from shardwright.commands.tables.predict_runs import predict_table, predicted_runs, row_of
-from shardwright.commands.tables.predicted_run import PREDICTED_COLUMNS
+from shardwright.commands.tables.predict_runs import (
+    PREDICTED_COLUMNS,
+    predict_table,
+    predicted_runs,
+    row_of,
+)
 from shardwright.runs.predict_runs import predict_runs
 from shardwright.runs.run import FIGURES, RUN_COLUMNS, PublishedRun
 from shardwright.runs.run_table import read_runs

@@ -57,7 +57,7 @@ def explained(text: str) -> str:
 
 
 def test_every_report_that_formats_dollars_says_what_they_rest_on() -> None:
-    """A file that prints dollars prints whose they are too: by price_words.py or `DevicePrice`.
+    """A file that prints dollars prints whose they are too: by `price_words` or `DevicePrice`.
 
     Not those that make parts of a page, which says it once (the tests of pages in brief/ and
     test_fleet.py look for it), nor the message of --fail-over, which stands under an answer.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiles.errors import InputError
 from simulator.mfu import model_flop_per_token
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.run.documents import attended_length, mean_document_length
+from simulator.training_run.run.training_run import attended_length, mean_document_length
 from simulator.training_run.work.layer_work import layer_work
 from tests.simulator.described_runs import LLAMA_RUN
 

@@ -11,7 +11,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from shardwright.runs.complete import complete_run
 from shardwright.runs.predict_runs import predict_runs
 from simulator.memory.footprint import footprint
-from simulator.training_run.explain.fit_words import fit_words
+from simulator.training_run.explain.explain_memory import fit_words
 from tests.simulator.gpt_row import GPT_ROW
 
 

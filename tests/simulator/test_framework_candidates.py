@@ -10,7 +10,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from shardwright.runs.complete import complete_run
 from shardwright.runs.framework_candidates import Candidate, framework_candidates
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.framework.graph_compiler import attention_kernel
+from simulator.training_run.framework.run_conditions import attention_kernel
 from simulator.training_run.step.features import features
 from tests.simulator.gpt_row import GPT_ROW, said
 

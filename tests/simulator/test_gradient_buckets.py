@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.messages.gradient_buckets import (
+from simulator.training_run.messages.gradient_exchange import (
     copied_slices,
     gradient_buckets,
     waiting_buckets,

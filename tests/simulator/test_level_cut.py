@@ -15,11 +15,10 @@ from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
 from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.messages.level_cut import level_cut
+from simulator.training_run.messages.message_row import level_cut
 from simulator.training_run.messages.rank_group import RankGroup, torus_share
 from simulator.training_run.messages.run_links import links_of, moved
-from simulator.training_run.run.compression import compression_of
-from simulator.training_run.run.network_level import NetworkLevel
+from simulator.training_run.run.training_run import NetworkLevel, compression_of
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_term import Earlier

@@ -19,8 +19,9 @@ from simulator.training_run.run.low_bits import (
     moments_bytes,
 )
 from simulator.training_run.step.features import features
-from simulator.training_run.work.adapter_work import adapter_parameters, adapter_work
-from simulator.training_run.work.frozen_weights import (
+from simulator.training_run.work.adapter_work import (
+    adapter_parameters,
+    adapter_work,
     widened_bytes,
     widening_bytes,
     widening_kernels,

@@ -19,8 +19,7 @@ from shardwright.runs.predict_runs import predict_runs
 from shardwright.runs.run import FIGURES
 from shardwright.runs.run_table import read_runs
 from simulator.formula_symbol import Symbol
-from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.explain.explain_step import StepLine, step_lines
+from simulator.training_run.explain.explain_run import StepLine, explain_run, step_lines
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step import step_terms
 from simulator.training_run.step.coefficients import assign, shipped_coefficients

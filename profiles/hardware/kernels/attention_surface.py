@@ -37,12 +37,7 @@ from numpy.typing import ArrayLike
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.kernels.kernel_surface import (
-    Array,
-    KernelSurface,
-    KernelTable,
-    read_surface,
-)
+from profiles.hardware.kernels.kernel_surface import Array, KernelSurface, KernelTable, read_surface
 
 BLOCK = 128.0
 

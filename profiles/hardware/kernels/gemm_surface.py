@@ -44,12 +44,7 @@ from numpy.typing import ArrayLike
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
-from profiles.hardware.kernels.kernel_surface import (
-    Array,
-    KernelSurface,
-    KernelTable,
-    read_surface,
-)
+from profiles.hardware.kernels.kernel_surface import Array, KernelSurface, KernelTable, read_surface
 
 # Tiles (rows, columns) of CUTLASS-style kernels on these devices.
 TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128))

@@ -78,6 +78,12 @@ class Owning:
         if self.residual_share.high > 1:
             raise InputError(f"residual_share must be at most 1, is {self.residual_share.high:g}")
 
+    @property
+    def published(self) -> dict[str, SourcedRange]:
+        """The inputs with default (published) values, by name."""
+        every = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in every.items() if value.method == "published"}
+
 
 @functools.cache
 def owning_defaults() -> OwningDefaults:

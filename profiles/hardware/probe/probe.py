@@ -37,19 +37,10 @@ from profiles.hardware.probe.fingerprint import (
     machine_memory_bytes,
     num_cores,
 )
-from profiles.hardware.probe.probe_answers import (
-    RankAnswer,
-    RankJob,
-    at_one_speed,
-    in_parts,
-)
+from profiles.hardware.probe.probe_answers import RankAnswer, RankJob, at_one_speed, in_parts
 from profiles.hardware.probe.probe_cases import MEMORY_OPS, Case, RecurrenceCase, probe_cases
 from profiles.hardware.probe.probe_ops import moved_bytes, traced_op, work_flop
-from profiles.hardware.probe.probe_reference import (
-    ROUNDS,
-    combined_references,
-    slowest_over_mean,
-)
+from profiles.hardware.probe.probe_reference import ROUNDS, combined_references, slowest_over_mean
 from profiles.hardware.probe.probe_timing import Effort
 from profiles.hardware.probe.probe_workers import Progress, no_progress, run_workers
 from profiles.sourced import Sourced

@@ -26,8 +26,6 @@ from profiles.model.graph import (
 )
 from profiles.model.tracing.trace_scans import scan_flop, scan_products
 
-aten = torch.ops.aten
-
 # Ops that must have a FLOP formula; without one they would count as free.
 _MATMUL_NAMES: tuple[str, ...] = (
     "mm",

@@ -39,11 +39,7 @@ from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_scans import fused_scans
-from profiles.model.tracing.trace_side_effects import (
-    GivenWatch,
-    StateWatch,
-    watched_functions,
-)
+from profiles.model.tracing.trace_side_effects import GivenWatch, StateWatch, watched_functions
 from profiles.model.tracing.trace_split_layers import NoExchange
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 

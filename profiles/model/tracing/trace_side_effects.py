@@ -13,14 +13,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections import defaultdict
-from collections.abc import (
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    MutableSequence,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from contextlib import contextmanager
 from typing import Any
 

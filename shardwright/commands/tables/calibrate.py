@@ -1,4 +1,4 @@
-"""`shardwright profile --from`; `predict --runs` with --calibration and --explain-run."""
+"""`shardwright profile --from`; `predict --runs` with --explain-run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.document import write_text
-from profiles.errors import (
-    DocumentError,
-    MismatchError,
-    ShardwrightError,
-    UnknownNameError,
-)
+from profiles.errors import DocumentError, MismatchError, ShardwrightError, UnknownNameError
 from profiles.units import format_percent
-from shardwright.commands.tables.predict_runs import predicted_runs, write_predictions
+from shardwright.commands.tables.predict_runs import loaded_calibration
 from shardwright.console.output import note, show
 from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.explanation import explanation_brief
@@ -31,7 +26,6 @@ from simulator.training_run.fit.recalibration import (
     METHOD,
     Calibration,
     Recalibration,
-    read_calibration,
     recalibrate,
     shipped_hash,
 )
@@ -236,25 +230,6 @@ def calibration_text(made: Calibration) -> str:
         *(f'"{name}" = {value:.5g}' for name, value in made.values.items()),
     ]
     return "\n".join(lines) + "\n"
-
-
-def predict_calibrated(path: Path, output: Path, calibration_path: Path) -> None:
-    """`shardwright predict --runs --calibration`: the table of predictions; `-` is stdout."""
-    made = loaded_calibration(calibration_path)
-    runs = read_runs(path, lenient=True)
-    supported = write_predictions(output, predicted_runs(runs, calibration=made))
-    note(f"predicted {supported} of {len(runs)} runs with {calibration_path}")
-
-
-def loaded_calibration(path: Path) -> Calibration:
-    """The calibration of a file, said where it corrects other coefficients than the shipped."""
-    made = read_calibration(path)
-    if made.based_on != shipped_hash(shipped_coefficients()):
-        note(
-            f"{path} corrects the coefficients of another release; make it again from its runs: "
-            f"shardwright profile --from {made.source} -o {path}"
-        )
-    return made
 
 
 def explain_row(path: Path, run_id: str, calibration_path: Path | None) -> None:

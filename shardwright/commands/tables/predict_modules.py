@@ -13,8 +13,7 @@ from profiles.errors import ShardwrightError
 from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import traced_step
 from profiles.model.tracing.traced import TracedModel
-from shardwright.commands.tables.predict_runs import row_of
-from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
+from shardwright.commands.tables.predict_runs import OK, PREDICTED_COLUMNS, PredictedRun, row_of
 from shardwright.console.output import Bar, note, write_or_print
 from shardwright.requests.named_model import sample_of
 from shardwright.requests.predicted_plan import predict_plan
@@ -72,7 +71,7 @@ def _predicted(row: ModuleRow) -> PredictedRun:
             return _as_row(row, made, bool(made.fits), setting.defaults)
         return _of_setting(row, setting)
     except ShardwrightError as error:
-        return PredictedRun(id=row.id, status=f"unsupported: {_one_line(str(error))}")
+        return PredictedRun(id=row.id, status=f"unsupported: {' '.join(str(error).split())}")
 
 
 def _of_executor(row: ModuleRow, setting: ModuleSetting) -> Prediction:
@@ -135,7 +134,3 @@ def _unmeasured(graph: ModelGraph, setting: ModuleSetting) -> Iterator[str]:
                 f"too few measured steps {which} {kind} ({share:.0%} of the kernels' time): priced "
                 "as what is most like it, in a wider interval"
             )
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

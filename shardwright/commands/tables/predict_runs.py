@@ -3,37 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from profiles.csv_table import csv_text
-from shardwright.commands.tables.predicted_run import OK, PREDICTED_COLUMNS, PredictedRun
 from shardwright.console.output import note, write_or_print
 from shardwright.plugins.plugin import Hook, hook
 from shardwright.runs.predict_runs import PredictedRow, predict_runs
 from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import read_runs
-from simulator.training_run.fit.recalibration import Calibration
+from simulator.training_run.fit.recalibration import Calibration, read_calibration, shipped_hash
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.step.coefficients import shipped_coefficients
+
+OK = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedRun:
+    """The prediction of the run `id`; None for a figure without one.
+
+    low, high         bounds of the 90 % intervals
+    fits              memory_left_gib, device memory minus the memory needed, is not negative
+    status            `ok` or `unsupported: why`
+    memory_counted    the memory needed and available, part by part
+    """
+
+    id: str
+    step_time_s: float | None = None
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    peak_memory_gib: float | None = None
+    peak_memory_low_gib: float | None = None
+    peak_memory_high_gib: float | None = None
+    fits: bool | None = None
+    status: str = OK
+    defaults: str = ""
+    memory_left_gib: float | None = None
+    out_of_memory_probability: float | None = None
+    memory_counted: str = ""
+
+
+PREDICTED_COLUMNS = tuple(each.name for each in fields(PredictedRun))
+"""Of the table of predictions, in their order."""
+
 
 _GIB = 2**30
 
 
-def predict_table(path: Path, output: Path, *, traced: bool = False) -> None:
+def predict_table(
+    path: Path, output: Path, *, traced: bool = False, calibration: Path | None = None
+) -> None:
     """Read the runs, predict each, write the table; `-` is stdout.
 
-    traced  each run's architecture is built and traced, and predicted from what the trace gives
+    traced       each run's architecture is built and traced, and predicted from what the trace
+                 gives
+    calibration  file of coefficients in the place of the shipped ones
     A cell that cannot be read costs its own row a prediction, and is said there.
     """
+    made = None if calibration is None else loaded_calibration(calibration)
     runs = read_runs(path, lenient=True)
-    found = hook(Hook.PREDICT_TRACED)(runs) if traced else predicted_runs(runs)
-    supported = write_predictions(output, found)
-    note(f"predicted {supported} of {len(found)} runs; the others say why under `status`")
-
-
-def write_predictions(output: Path, found: Sequence[PredictedRun]) -> int:
-    """Writes the table, to stdout where the path is `-`; how many rows have a prediction."""
+    found = hook(Hook.PREDICT_TRACED)(runs) if traced else predicted_runs(runs, calibration=made)
     write_or_print(output, csv_text(PREDICTED_COLUMNS, map(row_of, found)))
-    return sum(prediction.status == OK for prediction in found)
+    supported = sum(prediction.status == OK for prediction in found)
+    how = "; the others say why under `status`" if made is None else f" with {calibration}"
+    note(f"predicted {supported} of {len(found)} runs{how}")
+
+
+def loaded_calibration(path: Path) -> Calibration:
+    """The calibration of a file, said where it corrects other coefficients than the shipped."""
+    made = read_calibration(path)
+    if made.based_on != shipped_hash(shipped_coefficients()):
+        note(
+            f"{path} corrects the coefficients of another release; make it again from its runs: "
+            f"shardwright profile --from {made.source} -o {path}"
+        )
+    return made
 
 
 def predicted_runs(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiles.csv_table import csv_text
+from shardwright.analysis.answer_json import interval_names
 
 # Prefixes that a spreadsheet interprets as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -22,25 +23,19 @@ class Column:
 
 
 def with_interval(name: str, unit: str, meaning: str) -> tuple[Column, ...]:
-    """Columns of a number and the ends of its 90 % interval: `days`, `days_low`, `days_high`.
-
-    A unit suffix stays at the end: `step_time_s`, `step_time_low_s`.
-    """
-    stem, end = name, ""
-    for suffix in ("_s", "_bytes"):
-        if name.endswith(suffix) and not name.endswith("_per_s"):
-            stem, end = name.removesuffix(suffix), suffix
+    """Columns of a number and the ends of its 90 % interval: `days`, `days_low`, `days_high`."""
+    _, low, high = interval_names(name)
     return (
         Column(name=name, unit=unit, meaning=meaning),
-        Column(name=f"{stem}_low{end}", unit=unit, meaning=f"5 % quantile of {name}"),
-        Column(name=f"{stem}_high{end}", unit=unit, meaning=f"95 % quantile of {name}"),
+        Column(name=low, unit=unit, meaning=f"5 % quantile of {name}"),
+        Column(name=high, unit=unit, meaning=f"95 % quantile of {name}"),
     )
 
 
 def ends_of(row: Mapping[str, Any], name: str) -> tuple[Any, Any]:
     """The ends of a number's 90 % interval in a row, None if missing."""
-    _, low, high = with_interval(name, "", "")
-    return row.get(low.name), row.get(high.name)
+    _, low, high = interval_names(name)
+    return row.get(low), row.get(high)
 
 
 def table_csv(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from shardwright.analysis.comparison import Comparison, Row
 from shardwright.analysis.drift import drift_sentence
 from shardwright.analysis.plan_diff import Change, PlanDiff
 from shardwright.reports.brief.brief import Section, Table
-from shardwright.reports.price_words import price_note
+from shardwright.reports.terminal import price_note
 
 
 def comparison_section(comparison: Comparison) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,29 +10,27 @@ from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import power_mfu
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.units import format_bytes, format_percent, format_time, format_usd
-from shardwright.analysis.layout_memory import layout_memory
+from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
+from shardwright.analysis.layout_timeline import layout_memory
 from shardwright.analysis.plan_sheet import MEMORY_PARTS, sheet_of
 from shardwright.reports.branch_stages import branch_rows, stages_line
-from shardwright.reports.brief.brief import Brief, Table
+from shardwright.reports.brief.brief import Brief, Section, Table
 from shardwright.reports.brief.plan_brief import Planned, plan_brief
 from shardwright.reports.brief.plan_table import layout_row, layout_rows, mixed_rows, plan_rows
-from shardwright.reports.brief.prediction_brief import rank_table
-from shardwright.reports.brief.replicas import exchange_words, replica_table
-from shardwright.reports.terminal import format_interval
+from shardwright.reports.terminal import format_interval, format_share
 from simulator.energy import power_words
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.step.coefficients import shipped_coefficients
-from simulator.values.plan import Plan
+from simulator.values.plan import Pipeline, Plan, Stage
 from simulator.values.plan_file import Comparison, Infeasibility, PlanFile
 from simulator.values.prediction import Interval, Prediction
 
 
-def answer_brief(answer: PlanFile | LayoutFile, model: str = "", cluster: str = "") -> Brief:
-    """The report of one answer; the names are needed for a plan file without a plan."""
+def answer_brief(answer: PlanFile | LayoutFile) -> Brief:
+    """The report of one answer."""
     if isinstance(answer, LayoutFile):
         return plan_brief(planned_layouts([answer], {}))
-    return plan_brief(planned_plan(answer, model, cluster))
+    return plan_brief(planned_plan(answer))
 
 
 def _relaxations(why: Infeasibility | None) -> tuple[tuple[str, str, float], ...]:
@@ -267,3 +266,118 @@ def _proof(status: str, gap: float | None, seconds: float) -> str:
     if status == "optimal":
         return f"Proven optimal in {format_time(seconds)}"
     return f"The search ended after {format_time(seconds)}: within {format_percent(gap or 0.0)}"
+
+
+_HEADS = (
+    *(">replicas", ">micro-batches", ">done", "stage", ">blocks", "recompute", ">F + B"),
+    ">memory",
+)
+
+
+def replica_table(plan: Plan, pipelines: tuple[Pipeline, ...], prediction: Prediction) -> Table:
+    """Equal replicas together, one row per stage."""
+    rows: list[tuple[str, ...]] = []
+    split = f"{plan.degrees.tp}x " if plan.degrees.tp > 1 else ""
+    ends = _backward_ends(prediction)
+    work_s = {stage.rank: stage.forward_s + stage.backward_s for stage in prediction.stages}
+    memory = {rank.rank: rank for rank in prediction.ranks}
+    like: dict[tuple[object, ...], list[Pipeline]] = {}
+    for pipeline in pipelines:
+        stages = tuple((s.device, s.first_block, s.recompute) for s in pipeline.stages)
+        like.setdefault((pipeline.num_microbatches, stages), []).append(pipeline)
+    for replicas in like.values():
+        pipeline = replicas[0]
+        firsts = [stage.devices[0] if stage.devices else 0 for stage in pipeline.stages]
+        cells = (
+            str(len(replicas)),
+            f"{pipeline.num_microbatches}{' each' if len(replicas) > 1 else ''}",
+            format_time(max(ends[device] for device in firsts)),
+        )
+        for stage, device in zip(pipeline.stages, firsts, strict=True):
+            peak, room = memory[device].peak_bytes, memory[device].capacity_bytes
+            rows.append(
+                (
+                    *cells,
+                    f"{split}{stage.device}",
+                    str(stage.num_blocks),
+                    _recompute(stage),
+                    format_time(work_s[device]),
+                    f"{format_bytes(peak)} of {format_bytes(room)}",
+                )
+            )
+            cells = ("", "", "")
+    return Table(heads=_HEADS, rows=tuple(rows))
+
+
+def exchange_words(prediction: Prediction) -> str:
+    """The time of the exchange of gradients; "" for a single pipeline, which exchanges none."""
+    exchanged = [event.end_s for event in prediction.events if event.name == "data_parallel"]
+    if not exchanged:
+        return ""
+    slowest = max(_backward_ends(prediction).values())
+    return f"exchange {format_time(max(exchanged) - slowest)}"
+
+
+def _backward_ends(prediction: Prediction) -> dict[int, float]:
+    """When each device has done its last backward."""
+    ends: dict[int, float] = {}
+    for event in prediction.events:
+        if event.stream == "compute" and event.name != "optimizer":
+            ends[event.rank] = max(event.end_s, ends.get(event.rank, 0.0))
+    return ends
+
+
+def _recompute(stage: Stage) -> str:
+    kinds = Counter(kind.value for kind in stage.recompute)
+    again = (f"{kind} {count}" for kind, count in sorted(kinds.items()) if kind != "none")
+    return ", ".join(again) or "none"
+
+
+def prediction_brief(
+    prediction: Prediction,
+    peak: Interval | None,
+    *,
+    title: str = "Prediction",
+    assumptions: Sequence[str] = (),
+) -> Brief:
+    """Step time by part, memory by rank, and assumptions; peak  in bytes, None if not known."""
+    kwh, unit = prediction.kwh_per_million, prediction.counted_in
+    figures = [
+        f"step {format_interval(prediction.step_time_s)}",
+        f"MFU {format_share(prediction.mfu)}",
+        f"{format_count(prediction.per_s.value)} {unit}/s",
+        *([f"peak {format_interval(peak, format_bytes)}"] if peak is not None else []),
+        *([f"{kwh.value:.3g} kWh per M {unit}"] if kwh is not None else []),
+    ]
+    ranks = (rank_table(prediction),) if prediction.ranks else ()
+    section = Section(
+        title="Step and memory",
+        tables=(_part_table(prediction), *ranks),
+        note=f"Assumed: {'; '.join(assumptions)}" if assumptions else "",
+    )
+    return Brief(
+        title=title, headline=title, subtitle=", ".join(figures), facts=(), sections=(section,)
+    )
+
+
+def _part_table(prediction: Prediction) -> Table:
+    step_s = prediction.step_time_s.value
+    rows = [
+        (part.words, format_time(seconds), format_percent(seconds / step_s))
+        for part, seconds in prediction.seconds.items()
+    ]
+    total = ("step", format_time(step_s), "100 %")
+    return Table(heads=("part of the step", ">time", ">share"), rows=(*rows, total))
+
+
+def rank_table(prediction: Prediction) -> Table:
+    """Memory of every rank at its peak, by part, and its capacity."""
+    required = prediction.required_memory_bytes is not None
+    rows = []
+    for rank in prediction.ranks:
+        sizes = [getattr(rank, field) for _, field in MEMORY_PARTS]
+        sizes += [rank.peak_bytes, *((rank.limiting_bytes,) if required else ())]
+        rows.append((str(rank.rank), *map(format_bytes, (*sizes, rank.capacity_bytes))))
+    names = (f">{name}" for name, _ in MEMORY_PARTS)
+    heads = (">rank", *names, ">peak", *((">needs",) if required else ()), ">has")
+    return Table(heads=heads, rows=tuple(rows))

@@ -159,7 +159,10 @@ def _decision(planned: Planned) -> Section:
         values = tuple(_value(row, name) for name in numbers)
         cells = (*first, str(row.get("layout") or "-"), *values)
         rows.append((*cells, why) if reasons else cells)
-    tables = [Table(heads=heads, rows=tuple(rows), chosen=_has_chosen(planned))] if rows else []
+    tables = []
+    if rows:
+        chosen = planned.rows[0].get("row") == "chosen"
+        tables = [Table(heads=heads, rows=tuple(rows), chosen=chosen)]
     if planned.relaxations:
         tables.append(
             Table(
@@ -175,10 +178,6 @@ def _decision(planned: Planned) -> Section:
         note=_prices(planned.rows) if rows else "",
         short=True,
     )
-
-
-def _has_chosen(planned: Planned) -> bool:
-    return bool(planned.rows) and planned.rows[0].get("row") == "chosen"
 
 
 def _prices(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.layout.layout_choice import slower_by
 from planner.space import EXECUTOR
+from shardwright.analysis.answer_json import interval_json
 from shardwright.reports.brief.columns import Column, with_interval
 from simulator.mfu import MFU_DEFINITION
 from simulator.values.plan_file import Comparison, PlanFile
 from simulator.values.plan_title import plan_title
-from simulator.values.prediction import Interval, Prediction
+from simulator.values.prediction import Prediction
 
 PLAN_COLUMNS = (
     Column(name="row", unit="", meaning="chosen, alternative, framework, front or refused"),
@@ -55,7 +56,7 @@ def layout_row(
         "devices_idle": choice.idle_devices,
         **_figures(choice.prediction),
         "out_of_memory_probability": choice.out_of_memory_probability,
-        **_ends("productive_time", choice.reliability.goodput),
+        **interval_json("productive_time", choice.reliability.goodput),
         "why_not_first": choice.why_not_first,
     }
 
@@ -95,13 +96,13 @@ def largest_difference(choice: LayoutChoice, best: LayoutChoice | None) -> str:
 def _figures(prediction: Prediction) -> dict[str, Any]:
     price = prediction.price_usd_per_hour
     return {
-        **_ends("step_time_s", prediction.step_time_s),
-        **_ends("mfu", prediction.mfu),
-        **_ends("peak_memory_bytes", prediction.peak_memory_bytes),
+        **interval_json("step_time_s", prediction.step_time_s),
+        **interval_json("mfu", prediction.mfu),
+        **interval_json("peak_memory_bytes", prediction.peak_memory_bytes),
         "counted_in": prediction.counted_in,
-        **_ends("rate", prediction.per_s),
-        **_ends("usd_per_million", prediction.usd_per_million),
-        **_ends("kwh_per_million", prediction.kwh_per_million),
+        **interval_json("rate", prediction.per_s),
+        **interval_json("usd_per_million", prediction.usd_per_million),
+        **interval_json("kwh_per_million", prediction.kwh_per_million),
         "usd_per_device_hour": None if price is None else price.value,
         "price": None if price is None else price.source,
     }
@@ -186,10 +187,3 @@ def mixed_rows(answer: PlanFile, comparison: Comparison) -> list[dict[str, Any]]
             }
         rows.append(row)
     return rows
-
-
-def _ends(name: str, number: Interval | None) -> dict[str, float | None]:
-    first, low, high = (column.name for column in with_interval(name, "", ""))
-    if number is None:
-        return dict.fromkeys((first, low, high))
-    return {first: number.value, low: number.low, high: number.high}

@@ -9,13 +9,7 @@ from typing import Any
 from profiles.units import format_count, format_percent, format_probability, format_time, format_usd
 from shardwright.reports.brief import size_charts as charts
 from shardwright.reports.brief.brief import BarChart, Brief, Fact, Section, Table, between
-from shardwright.reports.brief.size_words import (
-    days,
-    headline,
-    range_of,
-    value_of,
-    with_range,
-)
+from shardwright.reports.brief.size_words import days, headline, range_of, value_of, with_range
 from shardwright.reports.sizing.size_summary import GOAL_WORDS
 
 _FRONT_ROWS = 6
@@ -75,39 +69,27 @@ def _facts(data: Mapping[str, Any]) -> tuple[Fact, ...]:
         ranged("CO2e", "tco2e"),
         ranged("Device-hours", "device_hours"),
     ]
-    if data.get("probability_of_deadline") is not None:
-        facts.append(
-            Fact(
-                name="In time",
-                value=format_probability(data["probability_of_deadline"]),
-                note=f"probability, {days(data['deadline_days'])}",
-            )
-        )
-    if data.get("probability_of_budget") is not None:
-        facts.append(
-            Fact(
-                name="In budget",
-                value=format_probability(data["probability_of_budget"]),
-                note=f"probability, {format_usd(data['budget_usd'])}",
-            )
-        )
+    limits = (
+        ("In time", "probability_of_deadline", "deadline_days", days),
+        ("In budget", "probability_of_budget", "budget_usd", format_usd),
+    )
+    for name, key, limit, written in limits:
+        if data.get(key) is not None:
+            note = f"probability, {written(data[limit])}"
+            facts.append(Fact(name=name, value=format_probability(data[key]), note=note))
     kept, step = ranged("Productive time", "productive_time"), ranged("Step", "step_time_s")
     mfu = Fact(name="MFU", value=format_percent(data["mfu"]), note="of the devices' peak")
     return (*facts, kept, step, mfu)
 
 
 def _decision(data: Mapping[str, Any]) -> Section:
-    limits = {
-        ">in time": "probability_of_deadline",
-        ">in budget": "probability_of_budget",
-    }
+    limits = {">in time": "probability_of_deadline", ">in budget": "probability_of_budget"}
     limits = {head: key for head, key in limits.items() if data.get(key) is not None}
-    better = {">better": "probability_better"}
-    if not any(run.get("probability_better") is not None for run in _others(data)):
-        better = {}
+    better = any(run.get("probability_better") is not None for run in _others(data))
+    shares = limits | ({">better": "probability_better"} if better else {})
     heads = (
         *("device", ">nodes", ">devices", "framework", ">time", ">cost", ">energy"),
-        *(*limits, *better, "why not first"),
+        *(*shares, "why not first"),
     )
     rows: list[tuple[str, ...]] = []
     chosen = data.get("device") is not None
@@ -121,8 +103,7 @@ def _decision(data: Mapping[str, Any]) -> Section:
                 with_range(run, "days"),
                 with_range(run, "usd"),
                 with_range(run, "kwh"),
-                *(format_probability(run.get(key)) for key in limits.values()),
-                *(format_probability(run.get(key)) for key in better.values()),
+                *(format_probability(run.get(key)) for key in shares.values()),
                 run.get("why_not_first") or "chosen",
             )
         )

@@ -7,9 +7,8 @@ from typing import Any
 
 from profiles.units import format_energy, format_percent, format_usd
 from shardwright.reports.brief.brief import BLUE, GREEN, ORANGE, RED, Bar, BarChart, between
-from shardwright.reports.brief.curve import completion_picture
 from shardwright.reports.brief.layout_charts import memory_chart, parts_chart
-from shardwright.reports.brief.scatter import AxisWords, Point, scatter
+from shardwright.reports.brief.scatter import AxisWords, Point, completion_picture, scatter
 from shardwright.reports.brief.size_words import days, value_of, with_range
 from shardwright.reports.picture import Picture
 from simulator.values.prediction import Interval

@@ -7,12 +7,23 @@ from collections.abc import Mapping, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import CatalogRow
 from profiles.hardware.catalogue.device import Device
+from profiles.hardware.prices.owning import Owning
 from profiles.hardware.prices.price_table import STALE_DAYS, DevicePrice
-from profiles.units import format_bytes, format_flop, format_rate, format_time, format_usd
+from profiles.units import (
+    format_bytes,
+    format_flop,
+    format_percent,
+    format_rate,
+    format_time,
+    format_usd,
+)
 from shardwright.reports.labelled import labelled
-from shardwright.reports.terminal import table
+from shardwright.reports.terminal import format_interval, table
+from simulator.ownership import OwnedCost, break_even, owned_cost
+from simulator.values.prediction import Interval
 
 _OLD = "*"
 _RULE = (
@@ -132,3 +143,57 @@ def device_report(device: Device) -> RenderableType:
         Text(words),
         Text(device.notes),
     )
+
+
+_USES = (1.0, 0.8, 0.5)
+
+
+def owning_report(owning: Owning, device: str, prices: Sequence[DevicePrice]) -> RenderableType:
+    """Cost per hour of an owned device, break-even use for each rent, and assumptions."""
+    cost = owned_cost(owning, device)
+    rows = table("an owned device, per hour of the calendar", ">")
+    parts = (
+        ("purchase and network", cost.capital_usd),
+        ("hosting", cost.hosting_usd),
+        ("staff", cost.staff_usd),
+        ("power in use", cost.power_usd),
+        ("power when idle", cost.idle_power_usd),
+    )
+    for name, value in parts:
+        rows.add_row(name, format_interval(value, format_usd))
+    for use in _USES:
+        name = f"per hour used, {format_percent(use)} of the time"
+        rows.add_row(name, format_interval(cost.usd_per_used_hour(use), format_usd), style="bold")
+    rents = table("rent", ">$/hour", "owning is cheaper from a use of", "whose")
+    for price in prices:
+        rents.add_row(
+            price.kind,
+            format_usd(price.usd_per_hour),
+            _break_even(cost, price, owning),
+            price.words,
+        )
+    rented: list[RenderableType] = [Text(""), rents] if prices else []
+    return Group(
+        Text(""),
+        rows,
+        *rented,
+        Text(""),
+        *(
+            labelled("Assumed: ", f"{name} {value.value:g}: {value.source}", style="dim")
+            for name, value in owning.published.items()
+        ),
+    )
+
+
+def _break_even(cost: OwnedCost, price: DevicePrice, owning: Owning) -> str:
+    rent = Interval(value=price.usd_per_hour, low=price.low, high=price.high)
+    try:
+        even = break_even(cost, rent, owning.depreciation_years.value)
+    except InputError:
+        return "never: the rent is below the power"
+    low = format_percent(even.use.low)
+    high = "never" if even.use.high > 1 else format_percent(even.use.high)
+    if not even.ever:
+        return f"never [{low if even.use.low <= 1 else 'never'} - never]"
+    hours = f"{even.device_hours.value:,.0f} hours"
+    return f"{format_percent(even.use.value)} [{low} - {high}], {hours}"

@@ -22,11 +22,10 @@ from profiles.units import (
     format_usd,
 )
 from shardwright.analysis.size_better import probability_better, versus_of
-from shardwright.reports.one_line import WIDTH, one_line, some_of
+from shardwright.reports.labelled import WIDTH, one_line, some_of
 from shardwright.reports.terminal import format_interval, memory_words
 from shardwright.requests.compared_frameworks import is_supported
-from shardwright.requests.sizing.published_comparison import PublishedComparison
-from shardwright.requests.sizing.sized import Sized
+from shardwright.requests.sizing.sized import PublishedComparison, Sized
 from simulator.log_interval import is_tie
 from simulator.training_run.fit.evidence import evidence_words
 from simulator.values.prediction import Interval

@@ -61,7 +61,7 @@ def largest_model(
     if first.tokens is None and not first.optimal_tokens:
         raise InputError("several models: give --tokens, for example optimal (scaling law)")
     answered: list[Candidate] = []
-    ranked = _largest_first(models, first.seq)
+    ranked = _largest_first(models, options.seq)
     for number, (parameters, model) in enumerate(ranked, start=1):
         # Only the smallest model reports the changes that would make it fit.
         one = replace(solver, relaxed=solver.relaxed and number == len(ranked))

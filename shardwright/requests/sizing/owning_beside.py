@@ -90,8 +90,7 @@ def owning_beside(owning: Owning, sized: Sized) -> OwningBeside | None:
         runs=runs,
         words=tuple(
             f"{name.replace('_', ' ')} {value.value:g}: {value.source}"
-            for name in owning.__slots__
-            if (value := getattr(owning, name)).method == "published"
+            for name, value in owning.published.items()
         ),
     )
 

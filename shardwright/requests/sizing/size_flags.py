@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TypeVar
 
 from planner.sizing.size_question import MINIMISED
@@ -13,8 +12,6 @@ from profiles.errors import InputError, ShardwrightError, UnitError, UnknownName
 from profiles.hardware.catalogue.catalog import NAME_START
 from profiles.units import parse_probability, parse_quantity
 from shardwright.options.size_options import SizeOptions
-from simulator.training_run.run.documents import Lengths
-from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 
 T = TypeVar("T")
 OPTIMAL = "optimal"
@@ -40,6 +37,9 @@ class NamedDevice:
     name: str
     node_devices: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.node_devices}x{self.name}" if self.node_devices else self.name
+
     @property
     def is_file(self) -> bool:
         """Whether it is the path of a cluster file."""
@@ -48,20 +48,16 @@ class NamedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeFlags:
-    """The flags of `size` as values.
+    """The options of `size`, and the values of its texts.
 
     on                      () for the devices of most providers
     tokens                  None if unknown
     optimal_tokens          those of a scaling law
     deadline_s, budget_usd, nodes, devices  None if not given
     batches                 sequences per step; () for the usual one
-    price                   a kind of price, or US dollars per device-hour
-    network                 a link of the catalog between nodes; "" for each device's usual one
-    base_precision, optimizer  types of frozen weights and of optimizer states
-    expert_imbalance, lengths  of the data, as in RequestedOptions
     """
 
-    model: str
+    options: SizeOptions
     on: tuple[NamedDevice, ...]
     tokens: float | None = None
     optimal_tokens: bool = False
@@ -71,27 +67,7 @@ class SizeFlags:
     nodes: Range | None = None
     devices: Range | None = None
     minimise: str = ""
-    stack: str = ""
     batches: tuple[int, ...] = ()
-    seq: int | None = None
-    precision: str = ""
-    lora: int = 0
-    base_precision: str = ""
-    optimizer: str = USUAL_OPTIMIZER
-    expert_imbalance: float = 1.0
-    lengths: Lengths = ()
-    pue: float | None = None
-    region: str = ""
-    prices: Path | None = None
-    price: str = "on-demand"
-    network: str = ""
-    reliability: Path | None = None
-    phases: Path | None = None
-
-
-_READ = ("on", "tokens", "nodes", "devices", "minimise")
-_UNREAD = {each.name for each in fields(SizeFlags)} & {each.name for each in fields(SizeOptions)}
-_UNREAD -= set(_READ)
 
 
 class SeveralErrors(InputError):
@@ -130,6 +106,7 @@ def size_flags(options: SizeOptions) -> SizeFlags:
     faults = Faults()
     tokens, deadline, budget = options.tokens, options.deadline, options.budget
     read = SizeFlags(
+        options=options,
         on=faults.read(lambda: devices_of(options.on), ()) if options.on else (),
         tokens=faults.read(lambda: _tokens(tokens), None),
         optimal_tokens=tokens == OPTIMAL,
@@ -140,22 +117,21 @@ def size_flags(options: SizeOptions) -> SizeFlags:
         devices=faults.read(lambda: range_of(options.devices, "--devices"), None),
         minimise=faults.read(lambda: _minimised(options.minimise), ""),
         batches=faults.read(lambda: batches_of(options.global_batch), ()),
-        **{name: getattr(options, name) for name in _UNREAD},
     )
-    faults.said += contradictions(read, options)
+    faults.said += contradictions(read)
     faults.end()
     return read
 
 
-def contradictions(read: SizeFlags, options: SizeOptions) -> list[str]:
+def contradictions(read: SizeFlags) -> list[str]:
     """Flags that contradict each other."""
-    said = []
+    said, options = [], read.options
     tokens, limits = options.tokens, (options.deadline, options.budget)
-    if phases_twice := read.phases is not None and bool(tokens):
+    if phases_twice := options.phases is not None and bool(tokens):
         said.append("--tokens and --phases both say how many tokens; leave one out")
     if read.nodes is not None and read.devices is not None:
         said.append("--nodes and --devices both say how many; leave one out")
-    unknown = not tokens and read.phases is None and not phases_twice
+    unknown = not tokens and options.phases is None and not phases_twice
     if unknown and not any(limits):
         said.append(
             "tokens are unknown and nothing limits them: give --tokens (15T, or optimal), or "
@@ -166,15 +142,15 @@ def contradictions(read: SizeFlags, options: SizeOptions) -> list[str]:
             f"--minimise {read.minimise} without --tokens: as many tokens as the limits allow are "
             "sought; give --tokens, or leave --minimise out"
         )
-    if read.lora < 0:
-        said.append(f"--lora {read.lora}: the rank of adapters is 1 or more")
-    if read.base_precision and not read.lora:
+    if options.lora < 0:
+        said.append(f"--lora {options.lora}: the rank of adapters is 1 or more")
+    if options.base_precision and not options.lora:
         said.append(
-            f"--base-precision {read.base_precision}: only frozen weights are kept in few bits; "
+            f"--base-precision {options.base_precision}: only frozen weights are kept in few bits; "
             "give --lora RANK, or leave it out"
         )
-    if read.pue is not None and not 1.0 <= read.pue <= 10.0:
-        said.append(f"--pue {read.pue:g}: a site draws 1 to 10 times what its machines do")
+    if options.pue is not None and not 1.0 <= options.pue <= 10.0:
+        said.append(f"--pue {options.pue:g}: a site draws 1 to 10 times what its machines do")
     return said
 
 

@@ -23,6 +23,7 @@ from profiles.hardware.prices.price_table import STALE_DAYS, DevicePrice, price_
 from profiles.model.figures.transformer import Transformer
 from profiles.sourced import SourcedRange
 from profiles.units import format_count
+from shardwright.options.size_options import SizeOptions
 from shardwright.requests.compared_frameworks import compared_frameworks, preference
 from shardwright.requests.named_model import described_of
 from shardwright.requests.plan_choices import ANY_STACK, first_precision
@@ -81,11 +82,12 @@ def size_request(
 
     Raises InputError, UnknownNameError, DocumentError.
     """
-    described = described_of(flags.model, flags.seq)
+    options = flags.options
+    described = described_of(options.model, options.seq)
     figures, sample = described.figures, described.sample
     if sample.counted_in != "tokens":
         raise InputError(
-            f"{flags.model} is trained on {sample.counted_in}, not tokens: `size` counts tokens"
+            f"{options.model} is trained on {sample.counted_in}, not tokens: `size` counts tokens"
         )
     assumed = list(sample.assumptions)
     usual_devices = not flags.on
@@ -97,16 +99,16 @@ def size_request(
     batches = flags.batches
     if not batches:
         usual = usual_batch(
-            flags.model,
+            options.model,
             figures.parameters,
             sample.sequence_length,
-            adapters=bool(flags.lora),
+            adapters=bool(options.lora),
         )
         batches = (usual.sequences,)
         assumed.append(usual.words)
     assumed += notes_on_batch(max(batches), sample.sequence_length)
-    reliability = _reliability(flags, assumed)
-    pue, region = _site(flags, today, assumed)
+    reliability = _reliability(options, assumed)
+    pue, region = _site(options, today, assumed)
     tokens = flags.tokens
     if flags.optimal_tokens:
         tokens = scaling_law.optimal_tokens(figures.parameters)
@@ -122,7 +124,7 @@ def size_request(
     if usual_devices:
         assumed.insert(0, f"devices {_USUAL_DEVICES}, which most providers rent (--on)")
     question = SizeQuestion(
-        name=flags.model,
+        name=options.model,
         model=figures,
         choices=(_unpriced(flags.on[0], flags),),
         stacks=stacks,
@@ -134,12 +136,12 @@ def size_request(
         batches=batches,
         seq_len=sample.sequence_length,
         precision=precision,
-        lora_rank=flags.lora,
+        lora_rank=options.lora,
         options=RequestedOptions(
-            frozen_type=flags.base_precision,
-            optimizer=flags.optimizer,
-            expert_imbalance=flags.expert_imbalance,
-            documents=flags.lengths,
+            frozen_type=options.base_precision,
+            optimizer=options.optimizer,
+            expert_imbalance=options.expert_imbalance,
+            documents=options.lengths,
         ),
         pue=pue,
         region=region,
@@ -149,7 +151,7 @@ def size_request(
         assumed.append("storage and egress are not counted, since the tokens are unknown")
     else:
         storage = run_storage(
-            figures, dataset_tokens or tokens, flags.lora, reliability, flags.prices, assumed
+            figures, dataset_tokens or tokens, options.lora, reliability, options.prices, assumed
         )
         question = replace(question, storage=storage)
     choices, left_out = _choices(flags, question, precision, today, assumed)
@@ -183,16 +185,17 @@ def _choices(
     today: str,
     assumed: list[str],
 ) -> tuple[tuple[DeviceChoice, ...], list[tuple[str, str]]]:
-    offers = _offers(flags.prices)
+    options = flags.options
+    offers = shipped_offers() if options.prices is None else offers_with(options.prices)
     found, left_out = [], []
     old: list[str] = []
     for named in flags.on:
-        choice = _priced(_unpriced(named, flags), flags, offers, today, old)
+        choice = _priced(_unpriced(named, flags), options, offers, today, old)
         if choice.usd_per_hour is None and question.needs_price:
             left_out.append(
                 (
                     named.name,
-                    f"no {flags.price} price is known of it; give one with --prices FILE, or a "
+                    f"no {options.price} price is known of it; give one with --prices FILE, or a "
                     "--price-kind that it has",
                 )
             )
@@ -208,23 +211,21 @@ def _choices(
 
 def _of_file(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
     """The devices of a cluster file: all nodes, or as many as --nodes or --devices give."""
+    options = flags.options
     cluster = get_cluster(named.name)
     if len(cluster.groups) > 1:
         raise InputError(f"--on {named.name}: `size` takes clusters of one type of node")
     (group,) = cluster.groups
     device = get_device(group.device.name).name
-    fewest, most = cluster.num_nodes, cluster.num_nodes
-    if flags.nodes is not None:
-        fewest, most = flags.nodes.first, flags.nodes.last
-    elif flags.devices is not None:
-        fewest, most = _whole_nodes(flags.devices, group.devices_per_node, named.name)
+    every = (cluster.num_nodes, cluster.num_nodes)
+    fewest, most = _nodes(flags, group.devices_per_node, named.name, every)
     if most > cluster.num_nodes:
         raise InputError(
             f"--on {named.name} has {cluster.num_nodes:,} nodes, fewer than {most:,} (--nodes, "
             "--devices)"
         )
-    if flags.network:
-        raise InputError(f"--network {flags.network}: {named.name} names the network already")
+    if options.network:
+        raise InputError(f"--network {options.network}: {named.name} names the network already")
     return DeviceChoice(
         asked=f"{device} of {Path(named.name).name}",
         device=device,
@@ -233,7 +234,7 @@ def _of_file(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
         fewest=fewest,
         most=most,
         cluster=cluster,
-        preferred=() if flags.stack else preference(_compared(device, flags), device),
+        preferred=() if options.stack else preference(_compared(device, options), device),
     )
 
 
@@ -244,6 +245,7 @@ def _device_of(named: NamedDevice) -> str:
 
 
 def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
+    options = flags.options
     if named.is_file:
         return _of_file(named, flags)
     design = node_design(named.name)
@@ -253,25 +255,27 @@ def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
         raise InputError(
             f"--on {named.node_devices}x{named.name}: a node of it holds {design.devices} devices"
         )
-    fewest, most = 1, max(1, MOST_DEVICES // per_node)
-    if flags.nodes is not None:
-        fewest, most = flags.nodes.first, flags.nodes.last
-    elif flags.devices is not None:
-        fewest, most = _whole_nodes(flags.devices, per_node, named.name)
+    fewest, most = _nodes(flags, per_node, named.name, (1, max(1, MOST_DEVICES // per_node)))
     whole_trays = design.host_devices and per_node == design.devices
     narrower = 1 << (per_node.bit_length() - 1)
     widths = (per_node, narrower) if whole_trays and narrower < per_node else (per_node,)
-    asked = f"{named.node_devices}x{named.name}" if named.node_devices else named.name
     return DeviceChoice(
-        asked=asked,
+        asked=str(named),
         device=device,
         node_devices=per_node,
         widths=widths,
         fewest=fewest,
         most=most,
-        network=get_link(flags.network).name if flags.network else "",
-        preferred=() if flags.stack else preference(_compared(device, flags), device),
+        network=get_link(options.network).name if options.network else "",
+        preferred=() if options.stack else preference(_compared(device, options), device),
     )
+
+
+def _nodes(flags: SizeFlags, per_node: int, name: str, usual: tuple[int, int]) -> tuple[int, int]:
+    """The fewest and most nodes, by --nodes or --devices, otherwise the usual."""
+    if flags.nodes is not None:
+        return flags.nodes.first, flags.nodes.last
+    return usual if flags.devices is None else _whole_nodes(flags.devices, per_node, name)
 
 
 def _whole_nodes(devices: Range, per_node: int, name: str) -> tuple[int, int]:
@@ -294,33 +298,29 @@ def _whole_nodes(devices: Range, per_node: int, name: str) -> tuple[int, int]:
 
 def _priced(
     choice: DeviceChoice,
-    flags: SizeFlags,
+    options: SizeOptions,
     offers: tuple[Offer, ...],
     today: str,
     old: list[str],
 ) -> DeviceChoice:
-    usd = _number(flags.price)
+    usd = _number(options.price)
     if usd is not None:
         return replace(
             choice,
             usd_per_hour=Interval(value=usd, low=usd, high=usd),
             price_words=f"${usd:g} per device-hour, given (--price-kind), {today}",
         )
-    if flags.price not in KINDS:
+    if options.price not in KINDS:
         raise InputError(
-            f"--price-kind {flags.price!r} is neither a kind of price ({', '.join(KINDS)}) nor US "
-            "dollars per device-hour"
+            f"--price-kind {options.price!r} is neither a kind of price ({', '.join(KINDS)}) nor "
+            "US dollars per device-hour"
         )
-    found = price_or_relatives(choice.device, flags.price, offers)
+    found = price_or_relatives(choice.device, options.price, offers)
     if found is None:
         return choice
     if stale := found.stale_offers(today):
         old.append(f"{len(stale)} of {len(found.offers)} ({choice.asked})")
-    return replace(
-        choice,
-        usd_per_hour=_nine_tenths(found),
-        price_words=found.words,
-    )
+    return replace(choice, usd_per_hour=_nine_tenths(found), price_words=found.words)
 
 
 def _nine_tenths(price: DevicePrice) -> Interval:
@@ -352,13 +352,15 @@ def _trains_in(choice: StackChoice, precision: str) -> bool:
 def _precision(flags: SizeFlags, stacks: Sequence[StackChoice], assumed: list[str]) -> str:
     """The typed precision; otherwise that of the model's training, if a framework and all devices
     have it, or that of the devices."""
-    if flags.precision:
-        if "," in flags.precision:
-            raise InputError(f"--precision {flags.precision}: name one; --versus compares others")
-        return first_precision(flags.precision)
+    options = flags.options
+    if options.precision:
+        if "," in options.precision:
+            raise InputError(f"--precision {options.precision}: name one; --versus compares others")
+        return first_precision(options.precision)
     offered = {name for each in stacks for name in load_framework(each.name).rules.precisions}
     usual = [
-        default_precision(get_cluster(each.name), flags.model, tuple(offered)) for each in flags.on
+        default_precision(get_cluster(each.name), options.model, tuple(offered))
+        for each in flags.on
     ]
     alike = len({precision for precision, _ in usual}) == 1
     precision, told = usual[0] if alike else default_precision(get_cluster(flags.on[0].name))
@@ -366,46 +368,49 @@ def _precision(flags: SizeFlags, stacks: Sequence[StackChoice], assumed: list[st
     return precision
 
 
-def _reliability(flags: SizeFlags, assumed: list[str]) -> ReliabilityInputs:
-    if flags.reliability is not None:
-        return read_reliability(flags.reliability)
-    if flags.price == "spot":
+def _reliability(options: SizeOptions, assumed: list[str]) -> ReliabilityInputs:
+    if options.reliability is not None:
+        return read_reliability(options.reliability)
+    if options.price == "spot":
         assumed.append("interruptions of spot capacity as published (--reliability FILE)")
         return SPOT
     assumed.append("failures and storage as published clusters' (--reliability FILE)")
     return DEFAULT
 
 
-def _site(flags: SizeFlags, today: str, assumed: list[str]) -> tuple[SourcedRange, str]:
+def _site(options: SizeOptions, today: str, assumed: list[str]) -> tuple[SourcedRange, str]:
     """The site's PUE and the region of its grid."""
     usual = power_draw().pue
-    if flags.pue is None:
+    if options.pue is None:
         assumed.append(f"PUE {usual.value:.2f} [{usual.low:.2f} - {usual.high:.2f}] (--pue)")
     else:
-        source = f"--pue {flags.pue:g}"
+        source = f"--pue {options.pue:g}"
         usual = SourcedRange(
-            value=flags.pue, low=flags.pue, high=flags.pue, source=source, date=today
+            value=options.pue, low=options.pue, high=options.pue, source=source, date=today
         )
-    if not flags.region:
+    if not options.region:
         assumed.append("the world's average grid (--region)")
-    region = flags.region or WORLD
+    region = options.region or WORLD
     grid_of(region)
     return usual, region
 
 
 def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in flags.stack.split(",") if part.strip()))
-    if flags.stack and not names:
-        raise InputError(f"--stack {flags.stack!r} names no framework; write megatron-core, or any")
+    options = flags.options
+    names = tuple(dict.fromkeys(part.strip() for part in options.stack.split(",") if part.strip()))
+    if options.stack and not names:
+        raise InputError(
+            f"--stack {options.stack!r} names no framework; write megatron-core, or any"
+        )
     for name in names:
         if name != ANY_STACK:
             load_framework(name)  # raises UnknownNameError with the nearest names
     if not names:
         devices = [_device_of(named) for named in flags.on]
-        names = tuple(dict.fromkeys(name for each in devices for name in _compared(each, flags)))
+        names = tuple(dict.fromkeys(name for each in devices for name in _compared(each, options)))
     elif ANY_STACK in names:
         only = {framework_of_device(_device_of(named)) for named in flags.on} - {""}
-        unable = set() if _ours(flags) else {EXECUTOR}
+        unable = set() if _ours(options) else {EXECUTOR}
         names = tuple(sorted({*offered_frameworks(), *only} - unable, key=_most_axes))
     return tuple(
         StackChoice(
@@ -416,21 +421,17 @@ def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
     )
 
 
-def _compared(device: str, flags: SizeFlags) -> list[str]:
+def _compared(device: str, options: SizeOptions) -> list[str]:
     """The frameworks to compare on a device if the request names none."""
-    return list(compared_frameworks(device, ours=_ours(flags)))
+    return list(compared_frameworks(device, ours=_ours(options)))
 
 
-def _ours(flags: SizeFlags) -> bool:
+def _ours(options: SizeOptions) -> bool:
     """Whether our own executor has the options: it trains all weights, with states in fp32."""
-    return not flags.lora and flags.optimizer == USUAL_OPTIMIZER
+    return not options.lora and options.optimizer == USUAL_OPTIMIZER
 
 
 def _most_axes(name: str) -> tuple[int, str]:
     """Frameworks in order of decreasing choices: their results prune the others."""
     rules = load_framework(name).rules
     return (-len(rules.axes), name)
-
-
-def _offers(file: Path | None) -> tuple[Offer, ...]:
-    return shipped_offers() if file is None else offers_with(file)

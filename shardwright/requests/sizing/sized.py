@@ -17,15 +17,48 @@ from planner.sizing.size_run import answer_of, compared, explained, search_here
 from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError
+from profiles.hardware.catalogue.catalog import node_design
 from profiles.units import format_count
-from shardwright.requests.sizing.published_comparison import (
-    PublishedComparison,
-    published_flags,
-    published_run,
-)
-from shardwright.requests.sizing.size_flags import SizeFlags
+from shardwright.requests.sizing.size_flags import NamedDevice, Range, SizeFlags
 from shardwright.requests.sizing.size_request import SizeRequest, size_request
+from shardwright.runs.whole_run import WholeRun, whole_run
 from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.values.prediction import Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedComparison:
+    """A published run, and its device-hours as the defaults of the answer predict them."""
+
+    run: WholeRun
+    predicted_device_hours: Interval
+
+    @property
+    def error(self) -> float:
+        """Predicted over published device-hours, minus 1."""
+        return self.predicted_device_hours.value / self.run.device_hours - 1.0
+
+
+def published_flags(flags: SizeFlags, run: WholeRun, answer_devices: int) -> SizeFlags:
+    """The request with the tokens and devices of the published run, otherwise unchanged.
+
+    answer_devices  taken if the number of devices is not published
+    """
+    per_node = node_design(run.device).devices
+    nodes = max(1, round((run.devices or answer_devices) / per_node))
+    return replace(
+        flags,
+        options=replace(flags.options, phases=None),
+        on=(NamedDevice(name=run.device),),
+        tokens=run.tokens,
+        optimal_tokens=False,
+        deadline_s=None,
+        budget_usd=None,
+        nodes=Range(first=nodes, last=nodes),
+        devices=None,
+        minimise="time",
+    )
+
 
 # Rounds in which the other phases of a run are priced on the devices of the longest.
 _ROUNDS = 3
@@ -45,14 +78,13 @@ class Detail(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sized:
-    """An answered request; `found` has the result of every device type.
+    """An answered request.
 
     published  the published run of the model, predicted with the same defaults
     """
 
     question: SizeQuestion
     answer: SizeAnswer
-    found: tuple[SizedDevice, ...] = ()
     published: PublishedComparison | None = None
 
 
@@ -79,7 +111,9 @@ class SizeSolver:
     def solve(self, flags: SizeFlags) -> Sized:
         """The answer; raises InputError, UnknownNameError, DocumentError."""
         sized = self._answered(flags)
-        published = published_run(flags) if self.detail >= Detail.SUMMARY else None
+        published = None
+        if self.detail >= Detail.SUMMARY and not flags.options.lora:
+            published = whole_run(flags.options.model)
         best = sized.answer.best
         if published is None or best is None:
             return sized
@@ -94,15 +128,15 @@ class SizeSolver:
         return replace(sized, published=beside)
 
     def _answered(self, flags: SizeFlags) -> Sized:
-        phases = None if flags.phases is None else phases_of(flags.phases)
+        phases = None if flags.options.phases is None else phases_of(flags.options.phases)
         total = None
         if phases is not None:
             total = sum(phase.tokens_count for phase in phases)
             longest = max(phases, key=lambda phase: phase.tokens_count)
             flags = replace(
                 flags,
+                options=replace(flags.options, seq=longest.seq),
                 tokens=longest.tokens_count,
-                seq=longest.seq,
                 batches=(longest.global_batch,),
             )
         asked = size_request(flags, today=self.today, dataset_tokens=total)
@@ -142,21 +176,20 @@ class SizeSolver:
 
     def _detailed(self, sized: Sized, end: float) -> Sized:
         start, solver = self.clock(), self._solver(end)
-        question, found, answer = sized.question, sized.found, sized.answer
+        question, answer = sized.question, sized.answer
         if self.detail >= Detail.SUMMARY:
-            answer = compared(question, found, answer, solver, seed=self.seed, runs=self.runs)
+            answer = compared(question, answer, solver, seed=self.seed, runs=self.runs)
         if self.detail >= Detail.ALL:
-            answer = explained(question, found, answer, solver)
+            answer = explained(question, answer, solver)
         spent = answer.search_time_s + self.clock() - start
         return replace(sized, answer=replace(answer, search_time_s=spent))
 
     def _solved(self, asked: SizeRequest, question: SizeQuestion) -> Sized:
         start, end = self.clock(), self._end()
         search = self._search(end)
-        found = search(question)
         answer = answer_of(
             question,
-            found,
+            search(question),
             search=search,
             solver=self._solver(end),
             seed=self.seed,
@@ -169,7 +202,7 @@ class SizeSolver:
             assumptions=(*asked.assumed, *answer.assumptions),
             search_time_s=self.clock() - start,
         )
-        return self._detailed(Sized(question=question, answer=answer, found=found), end)
+        return self._detailed(Sized(question=question, answer=answer), end)
 
     def _end(self) -> float:
         return self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf

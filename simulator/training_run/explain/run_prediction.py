@@ -7,6 +7,7 @@ schedules it is an estimate (`idle_stages` in step_terms.py): `Prediction.timeli
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ import numpy as np
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import Footprint
 from simulator.mfu import mfu, model_flop_per_token
-from simulator.schedules.schedule import ActionKind, build_schedule
+from simulator.schedules.schedule import ActionKind
 from simulator.schedules.timeline import Durations, Timeline, simulate
 from simulator.step_prediction import StepFacts, limit_words, source_tags, step_prediction
 from simulator.training_run.fit.memory_interval import memory_interval
@@ -95,15 +96,16 @@ def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
     seconds = made.seconds
     degrees = plan.degrees
     step = _drawn_step(run, plan, seconds)
-    timeline = _timeline(plan, step.durations)
+    timeline = simulate(plan.actions, step.durations)
     exchange_s = seconds.get(Part.REDUCE, 0.0)
+    stage_ranks = [plan.pp_rank_of(stage) for stage in range(len(plan.stages))]
     ranks = tuple(_with_course(rank, number, timeline) for number, rank in enumerate(made.ranks))
     return replace(
         made,
         stages=tuple(
             StagePrediction(
                 stage=number,
-                rank=degrees.rank(pp=plan.pp_rank_of(number)),
+                rank=degrees.rank(pp=stage_ranks[number]),
                 forward_s=forward_s,
                 backward_s=backward_s,
                 optimizer_s=seconds.get(Part.OPTIMIZER, 0.0),
@@ -118,8 +120,8 @@ def with_timeline(made: Prediction, run: TrainingRun, plan: Plan) -> Prediction:
             plan,
             timeline,
             send_s=[
-                step.send_s if number and not _same_rank(plan, number) else 0.0
-                for number in range(len(plan.stages))
+                step.send_s if sends else 0.0
+                for sends in (False, *(a != b for a, b in itertools.pairwise(stage_ranks)))
             ],
             exchange_s=[exchange_s] * degrees.pp,
             optimizer_s=[step.last_s] * degrees.pp,
@@ -208,20 +210,6 @@ def _units(term: Term, x: Features, share: StageShare, number: int, stages: int)
     if term.per is WIDE_LAYER:
         return _one(x.wide_first) if number == 0 else _one(x.wide_last) * (number == stages - 1)
     return float(share.num_layers)
-
-
-def _same_rank(plan: Plan, stage: int) -> bool:
-    return plan.pp_rank_of(stage) == plan.pp_rank_of(stage - 1)
-
-
-def _timeline(plan: Plan, durations: Durations) -> Timeline:
-    schedule = build_schedule(
-        plan.schedule,
-        num_ranks=plan.degrees.pp,
-        num_microbatches=plan.num_microbatches,
-        stages_per_rank=plan.degrees.vpp,
-    )
-    return simulate(schedule, durations)
 
 
 def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:

@@ -20,11 +20,7 @@ from numpy.typing import NDArray
 
 from profiles.document import content_hash, read_document
 from profiles.errors import InputError, UnknownNameError
-from simulator.training_run.fit.step_spread import (
-    Knowledge,
-    coefficient_spreads,
-    shipped_knowledge,
-)
+from simulator.training_run.fit.step_spread import Knowledge, coefficient_spreads, shipped_knowledge
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
 from simulator.training_run.step.coefficients import CoefficientFile

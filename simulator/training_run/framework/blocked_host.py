@@ -6,7 +6,7 @@ nodes of H100) has three effects:
 
 - **Waits.** In some jobs a collective takes the host about 0.3 ms per rank, independent of its
   bytes (coefficient `wait_us`): collectives of tensor parallelism (`waiting_ranks`) and all-reduces
-  of gradient buckets (gradient_buckets.py). ZeRO 1's reduce-scatters take less than 1/10 of it.
+  of gradient buckets (gradient_exchange.py). ZeRO 1's reduce-scatters take less than 1/10 of it.
 - **Stalls.** In some jobs with stages every message takes 0.28 s, independent of its bytes, model
   and number of stages. In the others it takes almost no time (`stalls`, coefficient `stall_ms`).
 - **Lead.** Otherwise the host runs ahead of its device, and freed tensors accumulate while a

@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from profiles.document import decode, read_mapping
+from profiles.document import decode, flattened, read_mapping
 from profiles.errors import DocumentError, InputError, UnknownNameError
 from profiles.hardware.catalogue.device import PRECISION_TYPES
 from profiles.model.figures.transformer import Transformer
@@ -28,10 +28,32 @@ from simulator.training_run.framework.kept_tensor import (
     Moment,
     check_name,
 )
-from simulator.training_run.framework.layer_counts import LAYER_KEYS, LayerCounts
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.degrees import AXIS_ORDERS
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCounts:
+    """Counts per layer, for one architecture of its modules.
+
+    norm_passes, activation_passes   reads and writes of a token's activations by the elementwise
+               work of the forward, in units of the hidden size (norms, residuals, dropout) and of
+               the inner width of the feed-forward
+    backward_passes    bytes of the backward over those of the forward
+    kernels_forward, kernels_backward   launched kernels
+    """
+
+    norm_passes: float
+    activation_passes: float
+    backward_passes: float
+    kernels_forward: float
+    kernels_backward: float
+
+
+LAYER_KEYS = flattened(*(each.name for each in fields(LayerCounts)))
+"""They are keys of a framework's file itself."""
+
 
 FRAMEWORK_SCHEMA = "shardwright/framework@1"
 FRAMEWORK_FOLDER = Path(__file__).parents[3] / "profiles" / "data" / "frameworks"

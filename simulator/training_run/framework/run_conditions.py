@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from profiles.hardware.catalogue.catalog import get_device
 from simulator.training_run.framework.blocked_host import is_host_ahead
 from simulator.training_run.run.training_run import TrainingRun
 
@@ -52,3 +53,21 @@ RANK_CONDITIONS = ("dense-layers-here", "expert-layers-here", "later-rank")
 def run_conditions(run: TrainingRun, framework: Framework) -> frozenset[str]:
     """The conditions that are true on every rank."""
     return frozenset(name for name, holds in CONDITIONS.items() if holds(run, framework))
+
+
+def compiles_graphs(run: TrainingRun) -> bool:
+    """Whether a run's device compiles whole steps into one program: TPUs, Gaudi, Trainium.
+
+    XLA, SynapseAI and Neuron fuse elementwise ops, launch no kernel per op and have their own fused
+    attention (Splash attention of JAX; FusedSDPA of Habana's Megatron-DeepSpeed and of Optimum
+    Habana; flash attention kernels of neuronx-distributed). There the kernels do not depend on the
+    framework.
+    """
+    return get_device(run.device).type in ("tpu", "accelerator")
+
+
+def attention_kernel(run: TrainingRun, stack: Framework) -> str:
+    """`fused`, `flash-2` or `unfused` (`Framework.attention`).
+
+    The compiler's attention is fused; a framework written for such devices has its own value."""
+    return "fused" if compiles_graphs(run) and not stack.devices else stack.attention

@@ -2,24 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.messages.level_cut import LevelCut, level_cut
-from simulator.training_run.messages.muon_messages import muon_messages
 from simulator.training_run.messages.rank_group import (
     RankGroup,
     context_group,
     data_group,
     expert_group,
+    expert_replicas,
     tensor_group,
 )
 from simulator.training_run.messages.run_links import Links, moved, sent, steps
 from simulator.training_run.messages.step_messages import data_messages, worker_messages
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import NetworkLevel, TrainingRun
 from simulator.training_run.work.layer_work import element_bytes
+from simulator.training_run.work.muon_work import rank_matrices
 from simulator.values.degrees import AXIS_ORDERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelCut:
+    """Sends of a pipeline between parts of the slowest network level beyond the nodes' network:
+    spines, lines between sites.
+
+    All devices of a part share its uplink. Only the stages next to a cut between parts send over
+    it, and they share its whole bandwidth. No fitted coefficient is used: time is bytes / (rate x
+    efficiency) plus the given latency. For collectives over these levels see
+    simulator/collectives.py.
+
+    bytes_s, latency_s   seconds of one send;  crossings  number of cuts between parts
+    """
+
+    bytes_s: float = 0.0
+    latency_s: float = 0.0
+    crossings: int = 0
+
+
+def level_cut(run: TrainingRun, size_bytes: float, levels: Sequence[NetworkLevel]) -> LevelCut:
+    """Sends of `size_bytes` from each rank of a stage to the next stage, at the slowest level."""
+    degrees = run.degrees
+    if degrees.pp < 2:
+        return LevelCut()
+    stride = degrees.stride("pp")
+    slowest = LevelCut()
+    for level in levels:
+        part = level.part_devices
+        if part % stride:
+            # A stage is larger than a part or crosses its boundary: every device may send.
+            senders, crossings = part, degrees.pp - 1
+        else:
+            # The worst pipeline among those starting at a multiple of gcd(pp, stages per part).
+            held = part // stride
+            offset = held - math.gcd(degrees.pp, held)
+            senders, crossings = stride, (offset + degrees.pp - 1) // held
+        seconds = size_bytes * senders / (part * level.bytes_per_s_per_device)
+        if crossings and seconds + level.latency_s > slowest.bytes_s + slowest.latency_s:
+            slowest = LevelCut(bytes_s=seconds, latency_s=level.latency_s, crossings=crossings)
+    return slowest
 
 
 def cuts_cross_nodes(run: TrainingRun) -> bool:
@@ -134,3 +177,32 @@ def reached(nodes: float, top_k: int) -> float:
     (1.0, 5.25)
     """
     return nodes * (1.0 - (1.0 - 1.0 / nodes) ** top_k)
+
+
+_MOMENTUM_BYTES = 2.0
+
+
+def muon_messages(run: TrainingRun, links: Links) -> CollectiveTime:
+    """Time per step of Muon's gathers of matrices that are split between ranks; nothing unless the
+    optimizer is Muon.
+
+    Newton-Schulz needs whole matrices. Momenta are sent in bf16 (Liu et al., arXiv 2502.16982,
+    section 2.3, "DP Gather"; Megatron-LM, `--muon-tp-mode duplicated`):
+
+    - tensor parallelism: each matrix is gathered from the ranks that split it;
+    - states shared by replicas (ZeRO 1 and 2): a matrix that is cut between two ranks is gathered;
+    - weights split over all replicas (ZeRO 3): each matrix goes to one rank and its update back.
+    """
+    time = NOTHING
+    groups = (data_group(run), expert_replicas(run))
+    for matrices, group in zip(rank_matrices(run), groups, strict=False):  # models without experts
+        size = _MOMENTUM_BYTES * matrices.elements
+        if matrices.splits > 1:
+            whole = _MOMENTUM_BYTES * matrices.whole_elements * matrices.handled
+            time += moved("all_gather", whole, tensor_group(run), links)
+        if matrices.shards > 1:
+            if run.zero_stage == 3:
+                time += moved("all_to_all", size / matrices.shards, group, links) * 2.0
+            else:
+                time += moved("all_gather", size * matrices.cut, group, links)
+    return time

@@ -16,8 +16,7 @@ from simulator.collectives import (
     message_share,
 )
 from simulator.training_run.messages.rank_group import RankGroup, torus_share
-from simulator.training_run.run.network_level import NetworkLevel
-from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.run.training_run import NetworkLevel, TrainingRun
 
 # Unit of latencies: InfiniBand's (profiles/data/links/ib-ndr.toml). A link with twice its latency
 # counts two steps per message.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from simulator.collectives import NOTHING, CollectiveTime
 from simulator.training_run.framework.executor_states import gathers_per_micro_batch
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.messages.gradient_buckets import gradient_buckets
 from simulator.training_run.messages.gradient_exchange import (
     GradientMessage,
     compressed,
     expert_sides,
+    gradient_buckets,
     gradient_bytes,
     outer_pass_bytes,
     shared_sides,
@@ -23,7 +23,7 @@ from simulator.training_run.messages.rank_group import (
 )
 from simulator.training_run.messages.run_links import Links, moved
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.work.frozen_weights import frozen_weight_bytes
+from simulator.training_run.work.adapter_work import frozen_weight_bytes
 from simulator.training_run.work.layer_work import element_bytes, vocabulary_share
 from simulator.training_run.work.rank_parameters import (
     expert_ranks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -12,11 +13,95 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.node_network import NodeNetwork, usual_network
 from profiles.model.figures.transformer import Transformer
 from simulator.schedules.in_flight import most_in_flight
-from simulator.training_run.run.compression import REDUCTIONS, compression_of
-from simulator.training_run.run.documents import attended_length
 from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMIZER, moments_bytes
-from simulator.training_run.run.network_level import NetworkLevel
 from simulator.values.degrees import AXIS_ORDERS, Degrees
+
+Lengths = tuple[tuple[int, float], ...]
+"""Tokens of a document, and the number of such documents or their share."""
+
+
+def mean_document_length(lengths: Lengths, seq_len: int) -> float:
+    """Mean length of the document of a token, 0 without lengths. Raises InputError for a document
+    that is longer than a sequence.
+
+    A document of l tokens has l^2 scores. So attention over documents costs as much as over
+    sequences of the length that a token's document has on average: sum(l^2) / sum(l), weighted by
+    the number of documents. Exact for kernels whose time is proportional to the scores; the
+    kernel's rate is that of sequences of the mean length. All sequences are priced with the same
+    mix: waits of ranks for one with longer documents are not included.
+
+    >>> mean_document_length(((1024, 1.0), (3072, 1.0)), 4096)
+    2560.0
+    """
+    longest = max((length for length, _ in lengths), default=0)
+    if longest > seq_len:
+        raise InputError(
+            f"--lengths: a document of {longest} tokens is longer than a sequence of {seq_len} "
+            f"(--seq); give the parts into which it is cut, or a longer --seq"
+        )
+    if not lengths:
+        return 0.0
+    return sum(n * length**2 for length, n in lengths) / sum(n * length for length, n in lengths)
+
+
+def attended_length(seq_len: int, document_length: float) -> float:
+    """Tokens over which attention is computed: of a sequence, or of the mean document (0: none)."""
+    return min(document_length, seq_len) if document_length else seq_len
+
+
+REDUCTIONS = ("fp32", "bf16")
+_NAMED = re.compile(r"^(powersgd|topk)-(\d+(?:\.\d+)?)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compression:
+    """`powersgd` with a rank, or `topk` with the share (0 to 1) of the entries to send."""
+
+    kind: str
+    rank: int = 0
+    share: float = 0.0
+
+
+def compression_of(text: str) -> Compression | None:
+    """The compression for `powersgd-4` or `topk-0.01`, None for ""; raises InputError."""
+    if not text:
+        return None
+    match = _NAMED.match(text)
+    if match is not None:
+        kind, number = match[1], float(match[2])
+        if kind == "powersgd" and number == int(number) >= 1:
+            return Compression(kind=kind, rank=int(number))
+        if kind == "topk" and 0 < number <= 1:
+            return Compression(kind=kind, share=number)
+    raise InputError(
+        f"compression {text!r} is unknown: use powersgd-R with a rank R of 1 or more (powersgd-4), "
+        "or topk-S with a share S of entries to send, above 0 and at most 1 (topk-0.01)"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLevel:
+    """Connection between parts of a machine (racks over a spine, sites over a line).
+
+    part_devices             devices of each part; consecutive ranks fill a part
+    bytes_per_s_per_device   bandwidth out of a part, one direction, divided by its devices; with
+                             efficiency, shared network cards and oversubscription included
+    latency_s                of one message between parts
+    """
+
+    name: str
+    part_devices: int
+    bytes_per_s_per_device: float
+    latency_s: float
+
+    def __post_init__(self) -> None:
+        if self.part_devices < 1 or not self.bytes_per_s_per_device > 0 or self.latency_s < 0:
+            raise InputError(
+                f"level {self.name}: part_devices must be 1 or more, its rate above 0 and its "
+                f"latency 0 or more; got {self.part_devices}, {self.bytes_per_s_per_device:g} "
+                f"bytes/s and {self.latency_s:g} s"
+            )
+
 
 USUAL_LORA_RANK = 16
 # Options of which no run in the fit of the coefficients uses another value than the default.
@@ -54,7 +139,7 @@ class TrainingRun:
     optimizer     one of low_bits.OPTIMIZERS, by the type of its states
     expert_imbalance   tokens of the fullest expert-parallel rank, divided by the mean of the ranks
     document_length    mean length of the document of a token, if tokens attend within their
-                  document only (documents.py); 0 for the whole sequence
+                  document only; 0 for the whole sequence
     inner_bytes_per_s  bandwidth of the link inside a node, one direction, including efficiency; 0
                   for the device's usual one
     far_levels    network levels beyond the nodes' network, innermost first; () if that network
@@ -63,7 +148,6 @@ class TrainingRun:
     gradient_reduction  type of the gradient reduction between replicas: `fp32`, `bf16`, or "" for
                   the framework's default
     compression   of gradients between replicas: `powersgd-R`, `topk-S` or "" for none
-                  (compression.py)
     local_steps   steps that each of `local_workers` groups of replicas takes before all groups
                   exchange their updates
     pipeline_layout  Megatron's text for the virtual stages (pipeline_layout.py); "" for the

@@ -11,7 +11,7 @@ import functools
 from profiles.hardware.catalogue.catalog import base_of, get_device
 from profiles.hardware.catalogue.device import Device
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.framework.graph_compiler import attention_kernel, compiles_graphs
+from simulator.training_run.framework.run_conditions import attention_kernel, compiles_graphs
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import Kind
 

@@ -15,9 +15,12 @@ from simulator.memory.host_offload import (
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.blocked_host import stalls, waiting_ranks
 from simulator.training_run.framework.framework import Framework, load_framework
-from simulator.training_run.framework.graph_compiler import compiles_graphs
-from simulator.training_run.framework.run_conditions import BLOCK_SCALED, LOW_PRECISIONS
-from simulator.training_run.messages.gradient_buckets import copied_slices, waiting_buckets
+from simulator.training_run.framework.run_conditions import (
+    BLOCK_SCALED,
+    LOW_PRECISIONS,
+    compiles_graphs,
+)
+from simulator.training_run.messages.gradient_exchange import copied_slices, waiting_buckets
 from simulator.training_run.messages.message_row import layer_messages_row, mesh_messages_row
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.messages.step_messages import extra_pass_bytes
@@ -27,10 +30,7 @@ from simulator.training_run.step.idle_share import paired_share
 from simulator.training_run.work.adapter_work import adapter_work
 from simulator.training_run.work.layer_work import LayerWork, vocabulary_share
 from simulator.training_run.work.muon_work import rank_matrices
-from simulator.training_run.work.rank_parameters import (
-    layer_parameters,
-    updated_parameters,
-)
+from simulator.training_run.work.rank_parameters import layer_parameters, updated_parameters
 from simulator.training_run.work.stage_layers import (
     predicting_layers,
     recomputed_shares,

@@ -53,7 +53,7 @@ class Features:
     *_nodes               nodes from the first rank of such a group to its last; data_* of the
                           groups that gather weights and exchange gradients; nodes  of the run
     tensor_host_hops      those of tensor parallelism between nodes if hosts block on messages
-    *_far                 seconds over the slowest level beyond (level_cut.py), 0 without any;
+    *_far                 seconds over the slowest level beyond (message_row.py), 0 without any;
                           cut_far_latency of a send, cut_crossings cuts between its parts
     wide_*                of a layer, what bf16 takes beyond the run's lower precision;
                           wide_first, wide_last so many layers of the first and the last stage

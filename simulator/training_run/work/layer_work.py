@@ -16,7 +16,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import PRECISION_TYPES
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.framework.graph_compiler import attention_kernel
+from simulator.training_run.framework.run_conditions import attention_kernel
 from simulator.training_run.framework.tensor_width import padded_vocabulary as padded
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.matmul import Matmul, cast_bytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.framework.graph_compiler import attention_kernel
+from simulator.training_run.framework.run_conditions import attention_kernel
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
 from simulator.values.recompute_kind import recompute_kind

@@ -14,7 +14,7 @@ from shardwright.reports.brief.plan_answers import planned_layouts, planned_plan
 from shardwright.reports.brief.plan_brief import Planned, plan_brief
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS
 from shardwright.reports.brief.size_table import SIZE_COLUMNS
-from shardwright.requests.report_paths import ReportPaths
+from shardwright.requests.plan_request import ReportPaths
 from simulator.values.plan_file import Infeasibility, Relaxation
 from tests.shardwright.brief.test_size_brief import Page
 from tests.shardwright.fixed_pair import answer as fixed_plan_file
