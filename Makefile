@@ -16,7 +16,7 @@ DEMO_READY := $(VENV)/.ready-demo
 help:
 	@echo "make install   everything into .venv, plug-ins included; activate it with: source .venv/bin/activate"
 	@echo "make demo      profile this machine, plan, train on two processes, compare, report"
-	@echo "make test      every test but studies and timed ones (9 to 22 minutes on two cores)"
+	@echo "make test      every test but studies and timed ones (7 minutes on two idle cores, twice that on busy ones)"
 	@echo "make page      the what-if page in a headless Chromium (minutes; chromium installed)"
 	@echo "make frameworks  exports read and trained by the frameworks' own code (a quarter of an hour)"
 	@echo "make lint      formatting, lint, types, the site of docs/, and counts of lines"
