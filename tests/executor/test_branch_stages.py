@@ -75,8 +75,10 @@ def test_stages_of_any_blocks_pass_the_gradient_check(processes: int, tmp_path: 
                 continue  # an encoder and a decoder as T5; it runs on four
             if name in ("t5", "whisper") and {"precision", "zero_stage"} & set(setting):
                 continue  # FSDP2 refuses a weight that two modules of one stage share
-            if name in ("unet", "two-tower") and setting == {"pp": 2, "schedule": "1f1b"}:
+            if name == "unet" and setting == {"pp": 2, "schedule": "1f1b"}:
                 continue  # what is planned in bf16 is computed in fp32 first
+            if name == "two-tower" and "precision" in setting:
+                continue  # as the other
             rng = random.Random(f"{number} {index}")
             order = another_order(graph, rng)
             plan = cut_anywhere(make_plan(model, order, **setting), rng)

@@ -34,7 +34,7 @@ TOLERANCE = 1e-5
 @pytest.mark.parametrize(
     ("model", "entries", "recompute"),
     [
-        ("llama", LLAMA_ENTRIES, Recompute.FULL),
+        pytest.param("llama", LLAMA_ENTRIES, Recompute.FULL, marks=pytest.mark.slow),
         pytest.param("gpt2", GPT2_ENTRIES, Recompute.NONE, marks=pytest.mark.slow),  # with dropout
         ("cnn", CNN_ENTRIES, Recompute.NONE),
     ],

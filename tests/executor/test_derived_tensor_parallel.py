@@ -19,7 +19,8 @@ _ZOO = "tests.profiles.plain_models"
 @pytest.mark.parametrize(
     ("processes", "names"),
     [
-        (2, ("llama_with_norms", "one_matrix", "in_place_and_shared")),
+        (2, ("llama_with_norms",)),
+        pytest.param(2, ("one_matrix", "in_place_and_shared"), marks=pytest.mark.slow),
         pytest.param(2, ("llama", "gpt", "parallel_gpt", "torch_encoder"), marks=pytest.mark.slow),
         pytest.param(4, ("llama", "gpt", "mixture"), marks=pytest.mark.slow),
     ],

@@ -23,12 +23,12 @@ TOLERANCE = 1e-5
 
 
 # Of four processes, what two cannot show: stages between the first and the last, and two axes at
-# once. Of pipelines with replicas every schedule and every ZeRO stage once, of each other pair of
-# axes one layout or two; all of them are the study of make validate.
+# once. Of pipelines with replicas every schedule and every ZeRO stage above 0 once, of each other
+# pair of axes one layout; all of them are the study of make validate.
 ON_FOUR = {
     (1, 1): {"none": (3,)},
-    (1, 2): {"none": (1, 3)},
-    (2, 1): {"1f1b": (0, 1), "gpipe": (2,), "interleaved": (3,)},
+    (1, 2): {"none": (3,)},
+    (2, 1): {"1f1b": (1,), "gpipe": (2,), "interleaved": (3,)},
     (2, 2): {"interleaved": (0,)},
     (4, 1): {"1f1b": (0,)},
 }
@@ -155,7 +155,7 @@ def test_every_combination_has_the_gradients_of_the_unsplit_model(
     if processes == 2:
         cases += other_models(models) + taking_gradients()
     else:
-        cases += hybrid_cases(models)
+        cases += hybrid_cases(models) if every_pair else hybrid_cases(models)[:2]
     cases += offloaded_cases(processes, models)
     results = run_job(cases, processes, tmp_path)
     assert [r["name"] for r in results] == [name for name, _ in cases], results[-1]

@@ -88,7 +88,8 @@ def planned(model: str, devices: int, pins: dict[str, tuple[int, ...]]) -> Plan:
     return replace(answer.plan, model=model)
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
 def test_planned_models_pass_the_gradient_check(processes: int, tmp_path: Path) -> None:
     cases = []
     for name, model in models(tmp_path).items():

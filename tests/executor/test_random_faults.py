@@ -68,6 +68,7 @@ def test_stages_compute_what_the_module_computes(recipe: Recipe) -> None:
     assert worst_error(_plan(recipe, "1f1b", pp=2)) <= _TOLERANCE
 
 
+@pytest.mark.slow
 def test_what_needs_processes_to_show(tmp_path: Path) -> None:
     """Draws of another rank; a rank that trains nothing, and one with no share of the update; what
     a module checkpoints itself, under a split backward; a convolution's weight in two stages, one

@@ -106,6 +106,7 @@ def test_there_are_forty_kinds_of_op() -> None:
     assert len(KINDS) >= 40
 
 
+@pytest.mark.slow
 def test_random_modules_run_as_planned(tmp_path: Path) -> None:
     """A handful; all of them are the study of make validate. Every schedule comes up, on two
     ranks or on three."""

@@ -110,21 +110,20 @@ def test_every_split_schedule_on_two_processes(tmp_path: Path) -> None:
     assert split["rounded"]["worst"] == pytest.approx(whole["rounded"]["worst"], rel=1e-3)
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_replicas_and_tensor_parallelism_on_four_processes(every: bool, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_replicas_and_tensor_parallelism_on_four_processes(tmp_path: Path) -> None:
     """Gradients are averaged or reduced after the last W, with weights sharded between I and W."""
     cases = [
         case(tmp_path, "llama", "zb-h2", dp=2, zero_stage=3),
         case(tmp_path, "queried", "zb-h1", dp=2, zero_stage=3),
         case(tmp_path, "llama", "zbv", tp=2),
     ]
-    if every:
-        cases += [
-            case(tmp_path, "llama", schedule, dp=2, zero_stage=zero)
-            for schedule, zero in (("zb-h1", 0), ("zbv", 1), ("v-half", 2))
-        ]
-        cases += [
-            case(tmp_path, "unet", "zb-h1", dp=2, zero_stage=3),
-            case(tmp_path, "t5", "v-half", pp=4, micro_batches=8),
-        ]
+    cases += [
+        case(tmp_path, "llama", schedule, dp=2, zero_stage=zero)
+        for schedule, zero in (("zb-h1", 0), ("zbv", 1), ("v-half", 2))
+    ]
+    cases += [
+        case(tmp_path, "unet", "zb-h1", dp=2, zero_stage=3),
+        case(tmp_path, "t5", "v-half", pp=4, micro_batches=8),
+    ]
     checked(cases, 4, tmp_path)

@@ -147,6 +147,7 @@ def test_a_profile_is_a_cluster_file(local: Cluster, tmp_path: Path) -> None:
     assert json.loads(path.read_text())["schema"] == "shardwright/cluster@1"
 
 
+@pytest.mark.slow
 def test_one_device_has_no_link_and_every_visit_counts() -> None:
     cases = [case for case in CASES if case.family != "link"][:4]
     lines: list[tuple[int, int, str]] = []

@@ -209,6 +209,7 @@ def cut_short(folder: Path, how: signal.Signals, wanted: int) -> tuple[int, str]
     return process.returncode, " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_cut_short_goes_on_where_it_was(
     alone: dict[str, bytes], tmp_path: Path
 ) -> None:
