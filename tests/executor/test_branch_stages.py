@@ -60,7 +60,8 @@ def cut_anywhere(plan: Plan, rng: random.Random) -> Plan:
     return replace(plan, stages=tuple(stages))
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
 def test_stages_of_any_blocks_pass_the_gradient_check(processes: int, tmp_path: Path) -> None:
     cases = []
     for number, (name, model) in enumerate(models(tmp_path).items()):

@@ -53,12 +53,14 @@ def _plan(recipe: Recipe, schedule: str, **pins: object) -> shardwright.Plan:
         _recipe("mlp mlp linear mlp", beside="index"),
         pytest.param(_recipe("mlp mlp linear mlp", beside="flags"), marks=pytest.mark.slow),
         pytest.param(_recipe("mlp mlp linear mlp", beside="count"), marks=pytest.mark.slow),
-        _recipe("mlp mlp linear mlp", beside="detached"),
+        pytest.param(_recipe("mlp mlp linear mlp", beside="detached"), marks=pytest.mark.slow),
         pytest.param(
             _recipe("mlp linear mlp", join="state", beside="places"), marks=pytest.mark.slow
         ),
         _recipe("mlp mlp linear mlp", frozen="most"),
-        _recipe("mlp linear mlp", frozen="teacher", output="nested"),
+        pytest.param(
+            _recipe("mlp linear mlp", frozen="teacher", output="nested"), marks=pytest.mark.slow
+        ),
         _recipe("mlp linear mlp", held="nested", shared="every"),
         pytest.param(_recipe("mlp noisy mlp noisy"), marks=pytest.mark.slow),
     ],
