@@ -1,5 +1,5 @@
 """Explanations: why a runner-up is slower, and, if nothing fits, the nearest plan, its fullest
-stage and the largest part of its memory."""
+stage, the largest part of its memory, and the changes under which one may fit."""
 
 from __future__ import annotations
 

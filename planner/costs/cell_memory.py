@@ -1,5 +1,5 @@
 """Memory of a cell, from the simulator's formulas: of stages with any range of blocks, a lower
-bound for all plans, and the micro-batches in flight."""
+bound for all plans, and the micro-batches in flight; and which ranks share their costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A label with text, wrapped under its first word and not under the label."""
+"""Labelled text: wrapped under its first word, or as much as fits in one line."""
 
 from __future__ import annotations
 

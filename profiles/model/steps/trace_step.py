@@ -1,9 +1,9 @@
 """`trace_module_step`: trace one training step of a module on shapes.
 
 The step is a model graph of one block. The module runs forward, loss and backward on meta tensors,
-with the casts of autocast and an accelerator's kernels (a recurrent
-layer is one op). A dispatch mode below autograd records every kernel, and every byte while it is
-alive. Nothing is computed, so a trace takes about a millisecond per op for any batch size.
+with the casts of autocast and an accelerator's kernels (a recurrent layer is one op). A dispatch
+mode below autograd records every kernel, and every byte while it is alive. Nothing is computed, so
+a trace takes about a millisecond per op for any batch size.
 """
 
 from __future__ import annotations

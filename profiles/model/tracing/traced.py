@@ -3,8 +3,8 @@
 Every number of most graphs is affine in the batch: parameters are constant, activations grow. So
 two traces give all sizes exactly. Products of every sample with every other (contrastive losses,
 experts with a capacity) are quadratic: the first two other sizes are traced, and give the rest if
-three of the four graphs give the fourth. Others (their structure changes
-with the batch, uneven routing) are traced at each size.
+three of the four graphs give the fourth. Others (their structure changes with the batch, uneven
+routing) are traced at each size.
 At batch 1 torch replaces some copies by views: it is traced directly for a CPU, whose measured
 blocks are identified by their exact trace, and extrapolated for accelerators.
 """
@@ -293,18 +293,21 @@ def _with_peaks(block: Block) -> Block:
 _SKIP = frozenset({"kind", "forward_peak_bytes", "backward_peak_bytes"})
 
 
-def _weights(places: Sequence[int], at: int) -> tuple[Fraction, ...]:
-    """Lagrange's weights of values at these places for the value at another."""
-    return tuple(
+def _weights(places: Sequence[int], at: int) -> tuple[tuple[int, ...], int]:
+    """Lagrange's weights of values at these places for the value at another, and their common
+    denominator."""
+    found = [
         math.prod(
             (Fraction(at - other, place - other) for other in places if other != place),
             start=Fraction(1),
         )
         for place in places
-    )
+    ]
+    scale = math.lcm(*(weight.denominator for weight in found))
+    return tuple(int(weight * scale) for weight in found), scale
 
 
-def _between(values: tuple[Any, ...], weights: tuple[Fraction, ...]) -> Any:
+def _between(values: tuple[Any, ...], weights: tuple[tuple[int, ...], int]) -> Any:
     """The weighted value, or None if the values differ in structure."""
     first, *others = values
     if all(one is first or one == first for one in others):
@@ -312,8 +315,8 @@ def _between(values: tuple[Any, ...], weights: tuple[Fraction, ...]) -> Any:
     if any(type(one) is not type(first) for one in others):
         return None
     if isinstance(first, int) and not isinstance(first, bool):
-        total = sum(map(operator.mul, values, weights))
-        return int(total) if total.denominator == 1 else None
+        whole, rest = divmod(sum(map(operator.mul, values, weights[0])), weights[1])
+        return whole if rest == 0 else None
     if isinstance(first, tuple) and all(len(one) == len(first) for one in others):
         each = list(zip(*values, strict=True))
         made = tuple(None if one[0] is None else _between(one, weights) for one in each)
@@ -331,8 +334,8 @@ def _between(values: tuple[Any, ...], weights: tuple[Fraction, ...]) -> Any:
             return None
     if isinstance(first, MatmulShape) and len(changed) >= len(values):
         return None  # every sample with every other: quadratic
-    whole: Any = replace(first, **changed)  # type: ignore[type-var] # no class
-    return whole
+    copy: Any = replace(first, **changed)  # type: ignore[type-var] # no class
+    return copy
 
 
 @functools.cache
