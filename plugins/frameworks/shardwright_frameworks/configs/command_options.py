@@ -13,6 +13,7 @@ from shardwright_frameworks.shell.text_marks import (
     UnknownValue,
     Word,
     after_unknowns,
+    end_of_path,
     placed_pieces,
     unknown_numbers,
 )
@@ -136,6 +137,8 @@ class Options:
             collected.report_unresolved(option.name, "the option has no value", option.place)
             return None
         text = option.values[0].plain
+        if (end := end_of_path(text)) is not None:
+            return end
         unknowns = unknown_numbers(text)
         if unknowns:
             unknown = self.unknowns[unknowns[0]]

@@ -22,7 +22,7 @@ _ABOUT = re.compile(
     r"^window_size|^d_model$|lora_(r|rank|dim)$|(^|_)shared_experts?|latent|experts_per_tok|"
     r"moe_layer_freq|first_k_dense|^hybrid_\w+|^mamba_|^spec$|^rampup_batch|pipeline_stage$|"
     r"^(use|enable)_liger_kernel$|fused_linear_cross_entropy$|^cut_cross_entropy$|"
-    r"^use_(galore|apollo|badam|adam_mini)$"
+    r"^use_(galore|apollo|badam|adam_mini)$|^semi_sync_method$"
 )
 # Sections of other programs and models, of data and of what a run prints.
 _ELSEWHERE = re.compile(

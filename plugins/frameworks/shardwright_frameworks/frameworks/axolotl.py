@@ -22,6 +22,7 @@ from shardwright_frameworks.frameworks.hf_trainer import (
     drop_adapter,
     given_by_file,
 )
+from shardwright_frameworks.frameworks.objectives import report_objective
 
 _DEFAULTS = "axolotl 0.12, utils/schemas/config.py"
 _FSDP_RECOMPUTE = ("activation_checkpointing", "fsdp_activation_checkpointing")
@@ -59,6 +60,7 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     if str(file.get("adapter")).lower() not in ("lora", "qlora"):
         drop_adapter(collected)
     collect_keys(file, collected, _KEYS)
+    report_objective(word_of(file.get("rl")), "rl", file.place(("rl",)), collected)
     if "cut_cross_entropy" in str(file.get("plugins")):
         place = file.place(("plugins",))
         collected.report_unused("plugins", place, "a loss without logits in memory is not priced")

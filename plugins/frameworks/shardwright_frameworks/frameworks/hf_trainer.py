@@ -56,6 +56,7 @@ _ABOUTS = _COUNTS | {
     "optim": "optimizer",
     "optimizer": "optimizer",
     "use_muon": "optimizer",
+    **dict.fromkeys(("deepspeed", "fsdp"), "zero_stage"),
 }
 # Frozen weights by bitsandbytes, whose 4 bits are NF4 (axolotl, LLaMA-Factory, ms-swift): switches,
 # and numbers of bits.

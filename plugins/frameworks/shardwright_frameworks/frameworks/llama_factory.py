@@ -11,6 +11,7 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import degree_of, recompute_of, truth_of, word_of
 from shardwright_frameworks.frameworks.hf_trainer import drop_adapter
+from shardwright_frameworks.frameworks.objectives import report_objective
 
 _SOURCE = "LLaMA-Factory v1, src/llamafactory/v1/config/training_args.py"
 _FIRST = "LLaMA-Factory, src/llamafactory/hparams/model_args.py: disable_gradient_checkpointing"
@@ -34,6 +35,9 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
     if truth_of(file.get("fp8")):
         collected.placed.pop("precision", None)
         collected.set("precision", "fp8", file.place(("fp8",)), "fp8")
+    report_objective(word_of(file.get("stage")), "stage", file.place(("stage",)), collected)
+    if truth_of(file.get("use_asft_loss")):
+        report_objective("asft", "use_asft_loss", file.place(("use_asft_loss",)), collected)
     kind, place = str(file.get("finetuning_type") or "lora"), file.place(("finetuning_type",))
     if kind == "lora" and "model.lora_rank" not in collected.placed:
         collected.set("model.lora_rank", _LORA_RANK, place, "finetuning_type")

@@ -11,6 +11,7 @@ from shardwright_frameworks.configs.keyed_values import degree_of
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.frameworks import hf_trainer, megatron
 from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.text_marks import Place, Word
 
 _LORA_RANK = 8  # swift.readthedocs.io, Command-line parameters
@@ -87,6 +88,8 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
 def _add_answers(options: Options, collected: Collected) -> None:
     """Adds the generated tokens to `max_length`, which is that of the prompts where a model learns
     from its own answers (docs, Command-line-parameters, max_completion_length)."""
+    for option in options.of("rlhf_type"):
+        report_objective(options.text("rlhf_type"), option.name, option.place, collected)
     prompts = collected.count("seq_len")
     place = collected.place("seq_len")
     if options.text("rlhf_type") not in ("grpo", "ppo", "gkd") or not prompts or place is None:

@@ -31,7 +31,13 @@ from shardwright_frameworks.frameworks.megatron import (
     keep_recomputed_layers,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
-from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
+from shardwright_frameworks.shell.text_marks import (
+    Place,
+    UnknownValue,
+    Word,
+    end_of_path,
+    unknown_numbers,
+)
 
 _DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
 _PRECISIONS = {
@@ -179,13 +185,13 @@ def values_of_words(
         path = tuple(key.lstrip("+~-").split("."))
         if not equals or key.startswith("--") or not all(part.isidentifier() for part in path):
             continue
-        numbers = unknown_numbers(value)
-        if numbers:
+        numbers, end = unknown_numbers(value), end_of_path(value.strip("'\""))
+        if numbers and end is None:
             # It replaces a file's value all the same.
             unknown = unknowns[numbers[0]]
             found[path] = (Open(unknown.reason), word.place)
             continue
-        plain = value.strip("'\"")
+        plain = end or value.strip("'\"")
         was_known = path in found and not isinstance(found[path][0], Open)
         if was_known and found[path][0] != plain and path[-1] in KEYS:
             collected.report_repeated(KEYS[path[-1]][0], key, found[path], (plain, word.place))
@@ -290,6 +296,11 @@ def collect_nemo(
         if not isinstance(value, Open):
             with collected.overriding_files():
                 _collect_one(path, value, place, collected)
+    for path, (value, place) in merged.items():
+        if path[-1] == "decoder_seq_length" and degree_of(value) and not _elsewhere(path):
+            # Of texts; the other length is that of an image.
+            collected.placed.pop("seq_len", None)
+            collected.set("seq_len", degree_of(value), place, ".".join(path))
     _collect_low_precision(merged, collected)
     _collect_sharding(merged, collected)
     methods = [v for path, (v, _) in merged.items() if path[-1:] in _METHODS]

@@ -23,6 +23,7 @@ from shardwright_frameworks.configs.keyed_values import (
 from shardwright_frameworks.frameworks.automodel import class_of, dtype_of
 from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.nemo import KEYS, Values, values_of_files
+from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place
 
@@ -145,6 +146,10 @@ def collect_nemo_rl(
             collected.leave_open("model.name", placed.option, "is no model", placed.place)
         else:
             collect_figures(str(placed.value), "", collected, placed.place, placed.option)
+    for section in ("dpo", "rm", "distillation"):
+        part = next((each for each in files if each.sections(section)), None)
+        if part is not None:
+            report_objective(section, section, part.place((section,)), collected)
     collected.default(_SOURCE, tp=1, pp=1, cp=1, ep=1, vpp=1, precision="bf16")
     # Settings of the engine that does not train, of parts that are off, and replaced ones.
     other = ("policy", "dtensor_cfg" if megatron else "megatron_cfg")

@@ -16,6 +16,7 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.flavors import collect_figures
+from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.text_marks import Place
 
 _DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
@@ -46,12 +47,6 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "actor.num_gpus_per_node": ("devices_per_node", degree_of),
     "actor_num_gpus_per_node": ("devices_per_node", degree_of),
 }
-_BESIDES = {
-    "dpo": "the reference model and the pairs of sequences are not counted",
-    "kto": "the reference model is not counted",
-    "rm": "the pairs of sequences are not counted",
-    "kd": "the teacher model is not counted",
-}
 _FLAGS: dict[str, tuple[str, Value, Value]] = {
     "bf16": ("precision", "bf16", None),
     "gradient_checkpointing": ("recompute", "full", "none"),
@@ -72,8 +67,7 @@ def collect_openrlhf(options: Options, collected: Collected, program: str, place
         collected.report_unresolved(program, why, place)
         collected.default("OpenRLHF, openrlhf/cli/train_ppo_ray.py", nodes=1, devices_per_node=8)
     elif word is not None:
-        why = _BESIDES.get(word[1], "its work in addition to plain training is not counted")
-        collected.report_unresolved(program, why, place)
+        report_objective(word[1], program, place, collected)
     options.collect_flags(collected, _FLAGS)
     options.collect_words(collected, _KEYS)
     for option in options.of("train.dynamic_batch_enable", "use_dynamic_batch"):

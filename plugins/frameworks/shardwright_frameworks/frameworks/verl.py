@@ -16,6 +16,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    if_on,
     recompute_of,
     text_of,
     truth_of,
@@ -82,6 +83,7 @@ _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
     "partial_pretrain": ("model.name", text_of),
     "lora_rank": ("model.lora_rank", degree_of),
     "enable_gradient_checkpointing": ("recompute", recompute_of),
+    "enable_activation_offload": ("activation_offload", if_on(1.0)),  # of FSDP's engine
 }
 # Options of the optimizer; `optim.optimizer` is a class of torch, or of another library.
 _OF_OPTIMIZER: Mapping[str, tuple[str, Reader]] = {
@@ -238,7 +240,7 @@ def _key_of(path: tuple[str, ...], *, policy: bool, megatron: bool) -> tuple[str
         return _OF_TRAINER.get(last) if len(path) == 2 else None
     top = ("actor_rollout_ref",) if policy else ()
     if path == (*top, "model", last):
-        if last == "enable_gradient_checkpointing" and megatron:
+        if last.startswith("enable_") and megatron:
             return None
         return _OF_MODEL.get(last)
     optimizer = (*_ACTOR, "optim") if policy else ("optim",)

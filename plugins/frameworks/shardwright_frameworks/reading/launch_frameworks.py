@@ -326,7 +326,7 @@ def _collect_others(source: LaunchSource) -> str | None:
     if is_trainer or {"deepspeed", "deepspeed_config"} & keys:
         given = hf_trainer.given_by_options(options, source.collected)
         deepspeed = hf_trainer.collect_trainer(given, source.collected)
-        if deepspeed and deepspeed not in source.named:
+        if deepspeed and source.find(deepspeed) not in source.collected.files:
             source.collect_deepspeed(deepspeed)
         bare = options.last("deepspeed")
         has_config = "deepspeed_config" in keys or (bare is not None and not bare.values)

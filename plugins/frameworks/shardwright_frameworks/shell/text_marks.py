@@ -113,6 +113,13 @@ def after_unknowns(text: str) -> str:
     return without_place_marks(_UNKNOWN.split(text)[-1])
 
 
+def end_of_path(text: str) -> str | None:
+    """The end of a path whose beginning is unknown (`$HOME/models/Qwen3-8B`), None of others."""
+    end = after_unknowns(text)
+    is_path = end.startswith("/") and re.search("[A-Za-z]", end) is not None
+    return end.lstrip("/") if is_path and _UNKNOWN.search(text) else None
+
+
 def unknown_numbers(text: str) -> tuple[int, ...]:
     """The numbers of the unknown values in a text, in order."""
     return tuple(int(number) for number in _UNKNOWN.findall(text))
