@@ -81,11 +81,9 @@ class Evaluation:
     steps: int = 0
     depth: int = 0
 
-    def top(self, path: Path, file: PythonFile) -> dict[str, Any]:
-        """The variables of a file's top."""
-        frame = _Frame(path, file, {})
-        self._run(file.body, frame)
-        return frame.variables
+    def top(self, path: Path, file: PythonFile, variables: dict[str, Any]) -> None:
+        """Fills in the variables of a file's top."""
+        self._run(file.body, _Frame(path, file, variables))
 
     def call(
         self, function: Function, arguments: Sequence[Any], named: dict[str, Any], unsure: str = ""
@@ -392,8 +390,9 @@ class Evaluation:
             else:
                 set_entry(keywords, keyword.arg, value, frame.place(keyword.value), "")
         if isinstance(node.func, ast.Name) and node.func.id in BUILTINS:
-            known = BUILTINS[node.func.id]
-            if node.func.id not in frame.file.functions and node.func.id not in frame.file.imports:
+            known, imported = BUILTINS[node.func.id], frame.file.imports.get(node.func.id)
+            is_own = imported is None or imported.module == "typing"
+            if node.func.id not in frame.file.functions and is_own:
                 return known(arguments, keywords, place, frame.unsure)
         function = self._function(node.func, frame)
         if isinstance(function, _Method):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.configs.python_arguments import is_parser, parser_result
 from shardwright_frameworks.configs.python_values import Built, Function, Named, is_literal
 from shardwright_frameworks.shell.text_marks import Place
 
@@ -194,13 +195,14 @@ def method_result(
         except (TypeError, ValueError, IndexError):
             return _UNKNOWN
     if isinstance(holder, list):
-        if name == "append" and not unsure:
-            holder += arguments
-        elif name == "extend" and not unsure and arguments and isinstance(arguments[0], list):
-            holder += arguments[0]
+        added = arguments[0] if name == "extend" and arguments else arguments
+        known = name in ("append", "extend") and isinstance(added, list) and not unsure
+        holder += added if known else [Open(unsure or "an unknown list")]
         return None
     if not isinstance(holder, Built):
         return _UNKNOWN
+    if is_parser(holder):
+        return parser_result(holder, name, arguments, keywords, place)
     if name in ("items", "keys", "values", "get", "update", "pop", "setdefault") and (
         not holder.call or name == "update"
     ):

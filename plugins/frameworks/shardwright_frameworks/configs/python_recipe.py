@@ -139,8 +139,8 @@ class PythonRecipes:
 
     def _top(self, path: Path, file: PythonFile) -> dict[str, Any]:
         if path not in self._tops:
-            self._tops[path] = {}
-            self._tops[path] = self._evaluation.top(path, file)
+            self._tops[path] = {}  # filled statement by statement: functions called there use it
+            self._evaluation.top(path, file, self._tops[path])
         return self._tops[path]
 
     def _imported(self, near: Path, imported: ImportedName) -> tuple[Path, PythonFile] | None:

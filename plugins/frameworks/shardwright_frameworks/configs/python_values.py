@@ -140,10 +140,20 @@ def _flatten(value: Any, path: Key, place: Place, result: PythonValues) -> None:
     elif is_literal(value):
         if path:
             result.values[path] = (value, place)
+    elif isinstance(value, list) and (unknown := _unknown_in(value)) is not None and path:
+        result.values[path] = (unknown, place)
     elif isinstance(value, list):
         for item in reversed(value):  # the first of several has the values that both have
             if isinstance(item, Built):
                 _flatten(item, path, place, result)
+
+
+def _unknown_in(values: list[Any]) -> Open | None:
+    """The unknown part of a list of constants and of lists of them; None for other lists."""
+    parts = [_unknown_in(each) if isinstance(each, list) else each for each in values]
+    if not all(isinstance(each, Open) or is_literal(each) for each in parts):
+        return None
+    return next((each for each in parts if isinstance(each, Open)), None)
 
 
 def is_literal(value: Any) -> bool:

@@ -19,7 +19,7 @@ _ABOUT = re.compile(
     r"quantiz|^load_in_[48]bit$|^optim(izer)?(_(type|name))?$|offload|muon|^(use_)?(\w+_)?fsdp2?(_version)?$|recompute_(granularity|layers|num_layers|modules)|"
     r"(^|_)num_\w*(layers|heads|experts|query_groups)$|^n_(layers|heads|kv_heads|embd)$|"
     r"hidden_(size|dim)$|ffn_|intermediate_size$|(^|_)head_dim$|vocab_size$|sliding_window|"
-    r"^window_size|^d_model$|lora_(r|rank|dim)$|(^|_)shared_experts?|latent|experts_per_tok|"
+    r"^window_size|^d_model$|lora_(r|rank|dim)$|modules_to_save$|(^|_)shared_experts?|latent|experts_per_tok|"
     r"moe_layer_freq|first_k_dense|^hybrid_\w+|^mamba_|^spec$|^rampup_batch|pipeline_stage$|"
     r"^(use|enable)_liger_kernel$|fused_linear_cross_entropy$|^cut_cross_entropy$|"
     r"^use_(galore|apollo|badam|adam_mini)$|^semi_sync_method$"

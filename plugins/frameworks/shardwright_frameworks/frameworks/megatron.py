@@ -281,22 +281,24 @@ def _model(options: Options, collected: Collected) -> None:
     elif kv is not None:
         number = whole(options.value_of(kv, collected))
         collected.set("model.num_kv_heads", number, kv.place, kv.name)
-    shared = options.last("moe_shared_expert_intermediate_size")
-    if shared is not None:
-        number, expert = (
-            whole(options.value_of(shared, collected)),
-            collected.count("model.moe_ffn_size"),
-        )
-        if number and expert and number % expert == 0:
-            collected.set("model.num_shared_experts", number // expert, shared.place, shared.name)
-    frequency = options.last("moe_layer_freq")
-    if frequency is not None and frequency.values:
-        dense = _first_dense("".join(word.plain for word in frequency.values))
-        collected.set("model.first_dense_layers", dense, frequency.place, frequency.name)
+    for option in options.of("moe_shared_expert_intermediate_size", "moe_layer_freq"):
+        if options.value_of(option, collected) is not None:
+            written = "".join(word.plain for word in option.values)
+            collect_experts(option.key, written, option.name, option.place, collected)
     window = options.last("window_size")
     if window is not None and window.values and not unknown_numbers(window.values[0].text):
         size = whole(re.split(r"[,(\s]+", window.values[0].plain.strip("(["))[0])
         collected.set("model.sliding_window", size, window.place, window.name)
+
+
+def collect_experts(key: str, text: str, name: str, place: Place, collected: Collected) -> None:
+    """Collects the shared experts by their size, or the layers without experts."""
+    if key == "moe_layer_freq":
+        collected.set("model.first_dense_layers", _first_dense(text), place, name)
+        return
+    number, expert = whole(text), collected.count("model.moe_ffn_size")
+    if number and expert and number % expert == 0:
+        collected.set("model.num_shared_experts", number // expert, place, name)
 
 
 def _first_dense(text: str) -> int | None:
@@ -304,6 +306,8 @@ def _first_dense(text: str) -> int | None:
     layers are between others."""
     layers: list[int] = []
     plain = re.sub(r"[\s()\"']", "", text)
+    if plain == "1":
+        return 0
     if not re.fullmatch(r"\[[01,]+\](\*\d+)?(\+\[[01,]+\](\*\d+)?)*", plain):
         return None
     for part in plain.split("+"):

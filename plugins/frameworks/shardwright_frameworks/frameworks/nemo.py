@@ -27,6 +27,7 @@ from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.megatron import (
     EXPERT_OVERLAP,
     collect_expert_overlap,
+    collect_experts,
     collect_layout,
     keep_recomputed_layers,
 )
@@ -280,27 +281,26 @@ def collect_nemo(
     written = {path: value for path, (value, _) in merged.items()}
     for path, (_, place) in merged.items():
         merged[path] = (resolved(path, written, environment or {}), place)
-    for path, (value, place) in merged.items():
-        if not path or _elsewhere(path):
-            continue
-        if isinstance(value, Open):
-            for about in _abouts(path):
-                collected.leave_open(about, ".".join(path), value.why, place)
-        else:
+    last = given[-1] if len(given) > 1 else {}
+    used = {path: each for path, each in merged.items() if path and not _elsewhere(path)}
+    for path, (value, place) in used.items():
+        if isinstance(value, Open) or path not in last:
             _collect_one(path, value, place, collected)
     # An override also replaces values of other names of its field (dataset and model have lengths).
-    for path in given[-1] if len(given) > 1 else ():
-        if path not in merged or path[-1] not in KEYS or _elsewhere(path):
-            continue
-        value, place = merged[path]
-        if not isinstance(value, Open):
-            with collected.overriding_files():
-                _collect_one(path, value, place, collected)
-    for path, (value, place) in merged.items():
-        if path[-1] == "decoder_seq_length" and degree_of(value) and not _elsewhere(path):
+    own = {place for _, place in last.values()}
+    for path, (value, place) in used.items() if last else ():
+        if path in last:
+            old = collected.place(KEYS[path[-1]][0]) if path[-1] in KEYS else None
+            collected.overriding = old not in own
+            _collect_one(path, value, place, collected)
+    collected.overriding = False
+    for path, (value, place) in used.items():
+        if path[-1] == "decoder_seq_length" and degree_of(value):
             # Of texts; the other length is that of an image.
             collected.placed.pop("seq_len", None)
             collected.set("seq_len", degree_of(value), place, ".".join(path))
+        elif path[-1] in ("moe_shared_expert_intermediate_size", "moe_layer_freq"):
+            collect_experts(path[-1], str(value), ".".join(path), place, collected)
     _collect_low_precision(merged, collected)
     _collect_sharding(merged, collected)
     methods = [v for path, (v, _) in merged.items() if path[-1:] in _METHODS]
@@ -428,12 +428,17 @@ def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
         return ("devices_per_node",)
     if path[-2:] in _OPTIMIZERS:
         return ("optimizer",)
+    if path[-1] == "pipeline_model_parallel_layout":
+        return ("vpp",)
     return ("precision",) if path[-2:] == ("trainer", "precision") or path[-1] == "fp8" else ()
 
 
 def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Collected) -> None:
     name, key = ".".join(path), path[-1]
-    if key in KEYS:
+    if isinstance(value, Open):
+        for about in _abouts(path):
+            collected.leave_open(about, name, value.why, place)
+    elif key in KEYS:
         about, reader = KEYS[key]
         if reader is degree_of and str(value) == "-1":
             collected.leave_open(about, name, "-1: the program fills it in", place)

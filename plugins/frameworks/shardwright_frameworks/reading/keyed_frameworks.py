@@ -196,7 +196,8 @@ def _collect_maxtext(source: KeyedSource) -> str:
 def _collect_nemo(source: KeyedSource) -> str:
     """NeMo's keys, which Megatron-Bridge and FlagScale have too."""
     file, values = source.file, source.values
-    nemo.collect_nemo([values], source.collected, source.folder.environment)
+    given = [values, source.overrides] if source.overrides else [values]
+    nemo.collect_nemo(given, source.collected, source.folder.environment)
     if ("experiment", "runner") in {path[:2] for path in values} or (
         {"system", "model", "data"} <= file.sections() and not file.has("trainer")
     ):

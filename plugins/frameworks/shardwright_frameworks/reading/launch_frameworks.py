@@ -172,7 +172,8 @@ def _collect_verl(source: LaunchSource) -> str:
     config = source.options.text("config_name") or ""
     own = source.folder.find(verl.own_config(source.hydra, source.program, config))
     base: nemo.Values = {}
-    for name in source.named[:1] or ([own] if own is not None else []):
+    named = [each for each in source.named if config and Path(each).stem == Path(config).stem]
+    for name in named[:1] or ([own] if own is not None else []):
         read = hydra_parts(read_keyed(name, source.folder), source.folder, source.chosen)
         source.collected.files += [part.name for _, part in read.parts]
         for why in read.missing:
@@ -317,7 +318,7 @@ def _collect_recipe(source: LaunchSource) -> str:
 def _collect_others(source: LaunchSource) -> str | None:
     """The files that a command names, transformers' Trainer, DeepSpeed and accelerate."""
     options, keys, words = source.options, source.keys, source.launch.words
-    framework = source.collect_files(source.named)
+    framework = source.collect_files(source.named, source.hydra)
     config, written = options.last(*_CONFIGS), options.text(*_CONFIGS)
     if not source.named and config is not None and written is not None and FILE.match(written):
         why = f"{written!r} is not in the folder"
