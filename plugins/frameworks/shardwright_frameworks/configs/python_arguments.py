@@ -1,4 +1,4 @@
-"""The arguments of a program: those that a parser of Python's `argparse` takes, with defaults."""
+"""The arguments of a program: a parser of Python's `argparse` and their defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SWITCHES = {"store_true": False, "store_false": True}
 
 
 def is_parser(value: Any) -> bool:
-    """Whether a value is a parser; its positional arguments are those of the program."""
+    """Whether a value is a parser."""
     return isinstance(value, Built) and value.call.rpartition(".")[2] == "ArgumentParser"
 
 

@@ -290,8 +290,8 @@ def collect_nemo(
     own = {place for _, place in last.values()}
     for path, (value, place) in used.items() if last else ():
         if path in last:
-            old = collected.place(KEYS[path[-1]][0]) if path[-1] in KEYS else None
-            collected.overriding = old not in own
+            before = collected.place(KEYS[path[-1]][0]) if path[-1] in KEYS else None
+            collected.overriding = before not in own
             _collect_one(path, value, place, collected)
     collected.overriding = False
     for path, (value, place) in used.items():

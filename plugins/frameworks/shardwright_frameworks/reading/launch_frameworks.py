@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options

@@ -184,3 +184,10 @@ def test_arguments_of_a_program_have_their_defaults(tmp_path: Path) -> None:
     run = read(tmp_path, "a.py", NANOTRON)
     assert (run.dp, run.tp, run.pp, run.seq_len) == (2, 4, 3, None)
     assert options(run) == ["tokens.sequence_length"]
+
+
+def test_the_named_configuration_of_verl_is_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("data: {max_prompt_length: 8, max_response_length: 24}\n")
+    words = "--config-name=mine actor_rollout_ref.actor.ppo_mini_batch_size=4"
+    run = read(tmp_path, "a.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
+    assert (run.seq_len, run.global_batch) == (32, 4)
