@@ -92,8 +92,18 @@ class Collected:
                 self.report_override(key, option, (old.value, old.place), (value, place))
             else:
                 self.report_contradiction(key, text, old.place, place)
+        if key == "model.name" and old is not None and old.value != value and over:
+            self._drop_figures()
         if old is None or over:
             self.placed[key] = new
+
+    def _drop_figures(self) -> None:
+        """Drops the public figures of a model whose name is replaced."""
+        of = self.placed.get("model.figures_of")
+        for key, each in list(self.placed.items()):
+            same = of is not None and (each.place, each.option) == (of.place, of.option)
+            if same and key.startswith("model.") and key != "model.name":
+                del self.placed[key]
 
     def use(self, option: str, place: Place) -> None:
         """Marks a key, or several words of one option, as taken into account."""

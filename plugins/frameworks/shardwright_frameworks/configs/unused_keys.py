@@ -20,9 +20,9 @@ _ABOUT = re.compile(
     r"(^|_)num_\w*(layers|heads|experts|query_groups)$|^n_(layers|heads|kv_heads|embd)$|"
     r"hidden_(size|dim)$|ffn_|intermediate_size$|(^|_)head_dim$|vocab_size$|sliding_window|"
     r"^window_size|^d_model$|lora_(r|rank|dim)$|modules_to_save$|(^|_)shared_experts?|latent|experts_per_tok|"
-    r"moe_layer_freq|first_k_dense|^hybrid_\w+|^mamba_|^spec$|^rampup_batch|pipeline_stage$|"
+    r"moe_layer_freq|first_k_dense|^hybrid_\w+|^(is_)?mamba_|^spec$|^rampup_batch|pipeline_stage$|"
     r"^(use|enable)_liger_kernel$|fused_linear_cross_entropy$|^cut_cross_entropy$|"
-    r"^use_(galore|apollo|badam|adam_mini)$|^semi_sync_method$"
+    r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq)$"
 )
 # Sections of other programs and models, of data and of what a run prints.
 _ELSEWHERE = re.compile(

@@ -51,6 +51,11 @@ def is_axolotl(file: KeyedFile) -> bool:
     return "base_model" in keys and bool({"micro_batch_size", "datasets", "sequence_len"} & keys)
 
 
+def _is_set(file: KeyedFile, *key: str) -> bool:
+    """Whether a key has a value, or a section has keys."""
+    return file.get(*key) is not None or bool(file.sections(*key))
+
+
 def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
     """Collects a configuration; returns the DeepSpeed file that it names, if any."""
     given = [each for each in given_by_file(file, collected) if each[0] != "fsdp_config"]
@@ -85,7 +90,9 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, gradient_accumulation=1, micro_batch=1, recompute="none"
     )
     collected.default(_DEFAULTS, optimizer="adamw_torch_fused")
-    if not deepspeed and not any(key.startswith("fsdp") for key in file.sections()):
+    if not deepspeed and not any(
+        key.startswith("fsdp") and _is_set(file, key) for key in file.sections()
+    ):
         collected.default(_DEFAULTS, zero_stage=0)
     return deepspeed
 
@@ -105,7 +112,7 @@ def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
             collected.set("zero_stage", stage, file.place(path), ".".join(path))
     for key in ("fsdp_version", "fsdp_config.fsdp_version", "fsdp_config"):
         place = file.place(tuple(key.split(".")))
-        if file.has(*key.split(".")):
+        if _is_set(file, *key.split(".")):
             collected.use(key, place)
             collected.set_first("zero_stage", 3, place, key)
 
@@ -123,5 +130,5 @@ def _collect_mesh(file: KeyedFile, collected: Collected) -> None:
         collected.set("dp_replicate", copies, place, "dp_replicate_size")
     replicas = shard * copies * (collected.count("ep") or 1)
     collected.set("dp", replicas, file.place(path), path[-1])
-    if shard == 1 and not (file.has("fsdp_config") or file.has("fsdp_version")):
+    if shard == 1 and not (_is_set(file, "fsdp_config") or _is_set(file, "fsdp_version")):
         collected.set_first("zero_stage", 0, file.place(path), path[-1])

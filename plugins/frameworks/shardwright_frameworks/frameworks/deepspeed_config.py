@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
@@ -24,11 +26,24 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "tensor_parallel.autotp_size": ("tp", degree_of),
     "pipeline.stages": ("pp", degree_of),
 }
+_SHIPPED = re.compile(
+    r"examples/deepspeed/ds_z([0-3])\w*_config\.json$|deepspeed_configs/zero([1-3])\w*\.json$"
+)
 _MARKS = frozenset(
     {"train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "fp16", "bf16",
      "gradient_accumulation_steps", "steps_per_print", "wall_clock_breakdown", "gradient_clipping",
      "zero_allow_untested_optimizer", "bfloat16", "amp"}
 )  # fmt: skip
+
+
+def collect_shipped(name: str, collected: Collected) -> None:
+    """The stage of a file that LLaMA-Factory or axolotl ships, by its name."""
+    found = _SHIPPED.search(name)
+    if found is not None:
+        how = f"the name of {name}, which its framework ships"
+        collected.derive("zero_stage", int(found[1] or found[2]), how)
+        if "offload" in name:
+            collected.derive("optimizer_offload", True, how)
 
 
 def is_deepspeed(file: KeyedFile) -> bool:
@@ -57,6 +72,9 @@ def collect_deepspeed(file: KeyedFile, collected: Collected, *, check: bool = Tr
     elif truth_of(file.get("zero_optimization", "cpu_offload")):
         old = ("zero_optimization", "cpu_offload")
         collected.set("optimizer_offload", True, file.place(old), ".".join(old))
-    collected.default(
-        _DEFAULTS, zero_stage=0, precision="fp32", tp=1, pp=1, cp=1, gradient_accumulation=1
-    )
+    collected.default(_DEFAULTS, zero_stage=0, tp=1, pp=1, cp=1)
+    # `auto`: the program fills it in.
+    if "auto" not in (file.get("bf16", "enabled"), file.get("fp16", "enabled")):
+        collected.default(_DEFAULTS, precision="fp32")
+    if file.get("gradient_accumulation_steps") != "auto":
+        collected.default(_DEFAULTS, gradient_accumulation=1)

@@ -66,6 +66,8 @@ _BITS = {
 _OF_BITS = {"4": "nf4", "8": "int8"}
 # Published weights in few bits, by their names.
 _FEW_BITS = re.compile(r"GPTQ|AWQ|AQLM|HQQ|Int[48]\b|bnb-[48]bit", re.I)
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+_LENGTHS = ("max_prompt_length", "max_completion_length")
 _NAMES = ("model_name_or_path", "base_model", "config_name", "model")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
@@ -127,6 +129,7 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
     defaults  whether to use transformers' defaults
     """
     deepspeed = None
+    by_key = {key: (value, place, option) for key, value, place, option in given}
     fsdp = any(key == "fsdp" and value for key, value, _, _ in given)
     for key, value, place, option in given:
         if key in _COUNTS:
@@ -172,6 +175,18 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
                 collected.leave_open("base_precision", option, why, place)
             if not value.endswith(".json"):
                 collect_figures(value, "", collected, place, option)
+    if truth_of(by_key.get("use_peft", (None,))[0]) is False:
+        drop_adapter(collected)
+    for key in {"torch_dtype", "dtype"} & by_key.keys():
+        value, place, option = by_key[key]  # of the weights, without mixed precision
+        if (word := _DTYPES.get(str(value))) is not None:
+            collected.use(option, place)
+            collected.set_first("precision", word, place, option)
+    answers = by_key.get("max_completion_length")
+    tokens = [degree_of(by_key.get(key, (None,))[0]) for key in _LENGTHS]
+    if answers is not None and tokens[0] and tokens[1]:  # of TRL's learning from own answers
+        collected.placed.pop("seq_len", None)
+        collected.set("seq_len", sum(filter(None, tokens)), *answers[1:])
     if defaults and deepspeed is None and not fsdp:
         collected.default(_DEFAULTS, zero_stage=0)
     if defaults:

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
-from shardwright_frameworks.configs.keyed_values import degree_of, recompute_of, truth_of, word_of
+from shardwright_frameworks.configs.keyed_values import (
+    degree_of,
+    recompute_of,
+    text_of,
+    truth_of,
+    word_of,
+)
 from shardwright_frameworks.frameworks.hf_trainer import drop_adapter
 from shardwright_frameworks.frameworks.objectives import report_objective
 
@@ -57,8 +63,9 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
         collected.default(_FIRST, recompute="full")
 
 
-def collect_llama_factory(file: KeyedFile, collected: Collected) -> None:
-    """Collects the keys that transformers' Trainer does not have, and the defaults of this form."""
+def collect_llama_factory(file: KeyedFile, collected: Collected) -> str | None:
+    """Collects the keys that transformers' Trainer does not have, and the defaults of this form;
+    returns the DeepSpeed file that they name."""
     if file.has("global_batch_size"):
         place = file.place(("global_batch_size",))
         number = degree_of(file.get("global_batch_size"))
@@ -92,3 +99,4 @@ def collect_llama_factory(file: KeyedFile, collected: Collected) -> None:
         seq_len=2048,
         optimizer="adamw",
     )
+    return text_of(file.get("dist_config", "config_file")) if name == "deepspeed" else None

@@ -78,11 +78,26 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
     )  # fmt: skip
     if not deepspeed and "fsdp" not in options:
         collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
+    _fill_batch(options, collected)
     types = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     options.collect_words(collected, {"torch_dtype": ("precision", types.get)})
     _add_answers(options, collected)
     _collect_tuner(options, collected, place)
     return deepspeed
+
+
+def _fill_batch(options: Options, collected: Collected) -> None:
+    """Without their number, passes make up a batch of 16 (swift/trainers/arguments.py)."""
+    if "gradient_accumulation_steps" in options or options.text("rlhf_type") == "grpo":
+        return
+    counts = [collected.count_or_default(key) for key in ("nodes", "devices_per_node")]
+    micro = collected.count_or_default("micro_batch")
+    if micro and counts[0] and counts[1]:
+        ranks = counts[0] * counts[1]
+        how = f"16 sequences / (micro-batch {micro} x {ranks} ranks), ms-swift's default"
+        collected.derive("gradient_accumulation", max(1, -(-16 // (micro * ranks))), how)
+    else:
+        collected.open_keys.add("gradient_accumulation")
 
 
 def _add_answers(options: Options, collected: Collected) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, whole
 from shardwright_frameworks.frameworks import megatron
+from shardwright_frameworks.frameworks.flavors import collect_figures
 
 _SOURCE = "slime, backends/megatron_utils/arguments.py"
+_FSDP = "slime, backends/fsdp_utils/actor.py"
 
 
 def is_slime(options: Options) -> bool:
@@ -18,11 +20,23 @@ def is_slime(options: Options) -> bool:
 
 def collect_slime(options: Options, collected: Collected) -> None:
     """Collects the trainer of a command."""
-    # Its trainer always shards the optimizer's states.
-    collected.default(
-        _SOURCE, precision="bf16", distributed_optimizer=True, zero_stage=1, devices_per_node=8
-    )
+    collected.default(_SOURCE, precision="bf16", devices_per_node=8)
+    if options.text("train_backend") == "fsdp":
+        collected.default(_FSDP, zero_stage=3)
+        options.collect_flags(
+            collected,
+            {"gradient_checkpointing": ("recompute", "full", "none"),
+             "fsdp_cpu_offload": ("optimizer_offload", True, False)},
+        )  # fmt: skip
+    else:  # its trainer always shards the optimizer's states
+        collected.default(_SOURCE, distributed_optimizer=True, zero_stage=1)
     megatron.collect_megatron(options, collected)
+    if options.text("train_backend") == "fsdp":
+        del collected.defaults["distributed_optimizer"]
+    options.collect_words(collected, {"hf_checkpoint": ("model.name", str)})
+    name = collected.placed.get("model.name")
+    if name is not None:
+        collect_figures(str(name.value), "", collected, name.place, name.option)
     collected.unknown.clear()  # options of reinforcement learning and SGLang
     options.collect_counts(
         collected, {"actor_num_nodes": "nodes", "actor_num_gpus_per_node": "devices_per_node"}

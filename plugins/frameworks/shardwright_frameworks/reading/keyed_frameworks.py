@@ -236,9 +236,10 @@ def _collect_llama_factory(source: KeyedSource) -> str:
     file, collected = source.file, source.collected
     given = hf_trainer.given_by_file(file, collected)
     is_second, is_megatron = llama_factory.is_second(file), nemo.is_nemo(list(source.values))
-    if is_second:
-        llama_factory.collect_llama_factory(file, collected)
-    named = hf_trainer.collect_trainer(given, collected)
+    of_second = llama_factory.collect_llama_factory(file, collected) if is_second else None
+    named = hf_trainer.collect_trainer(given, collected) or of_second
+    if of_second:
+        collected.defaults.pop("zero_stage", None)
     by_command = not named and "fsdp" in f"{source.folder.root.name}/{file.name}".lower()
     if by_command and "zero_stage" not in collected.placed:
         why = "the file is named after FSDP, of which accelerate's file decides"
@@ -334,6 +335,7 @@ def collect_deepspeed_file(
     found = folder.find(named, near=near)
     if found is None:
         collected.report_unresolved("deepspeed", f"the file {named!r} is not in the folder", place)
+        deepspeed_config.collect_shipped(named, collected)
         return
     file = read_keyed(found, folder)
     if found not in collected.files:

@@ -286,6 +286,8 @@ def _count_given(options: Options, collected: Collected, *keys: str) -> int | No
     if option is None:
         return None
     text = options.value_of(option, collected)
+    if text is None and option.key in _EACH:
+        collected.leave_open("devices_per_node")
     if text is None:
         return None
     # An elastic range `1:4`, or `gpu`, `auto`, is no number of nodes.

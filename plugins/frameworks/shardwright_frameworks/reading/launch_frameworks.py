@@ -27,6 +27,9 @@ from shardwright_frameworks.frameworks import (
     torchtune,
     verl,
 )
+from shardwright_frameworks.frameworks.objectives import report_objective
+from shardwright_frameworks.reading.consistency import collect_devices_of_variables
+from shardwright_frameworks.reading.keyed_frameworks import FRAMEWORKS, KeyedSource
 from shardwright_frameworks.reading.launch_source import FILE, LaunchSource
 from shardwright_frameworks.reading.read_file import collect_python
 from shardwright_frameworks.shell.script import starts_primus
@@ -35,6 +38,7 @@ from shardwright_frameworks.shell.script import starts_primus
 _SWIFT = re.compile(r"^swift$|^(megatron)$|swift/cli/(_megatron/)?(?:sft|pt|rlhf|main)\.py$")
 # Chips as MaxText's registries of benchmarks name them.
 _CHIPS = {"v6e": "trillium", "v5litepod": "v5e"}
+_OBJECTIVE = re.compile(r"(?:^|[/_])(dpo|orpo|simpo|kto|grpo|ppo|rloo|gkd|reward\w*)\w*\.py$")
 _CONFIGS = ("config", "config_file", "config_path", "cfg")
 
 
@@ -120,6 +124,7 @@ def _collect_swift(source: LaunchSource) -> str:
     if found is not None and (found[1] or found[2]):
         ms_swift.collect_megatron(source.options, source.collected)
     else:
+        collect_devices_of_variables(source.variables, source.collected)
         deepspeed = ms_swift.collect_swift(source.options, source.collected, source.launch.place)
         if deepspeed:
             source.collect_deepspeed(deepspeed)
@@ -316,18 +321,49 @@ def _collect_recipe(source: LaunchSource) -> str:
     return "megatron-bridge" if bridge or (name or "").endswith("_config") else "nemo"
 
 
+def _report_objective(source: LaunchSource) -> None:
+    """The objective in the name of a program of TRL's (`grpo.py`), or behind `trl`."""
+    launch, found = source.launch, _OBJECTIVE.search(source.program)
+    if source.program == "trl" and launch.arguments:
+        report_objective(launch.arguments[0].plain, "trl", launch.place, source.collected)
+        source.collected.open_keys |= {"precision", "recompute"}  # they depend on its version
+    elif found is not None:
+        report_objective(found[1], launch.program, launch.place, source.collected)
+    for option in source.options.of("rlhf_type"):
+        word = source.options.text(option.key)
+        report_objective(word, option.name, option.place, source.collected)
+
+
+def _collect_llama_factory(source: LaunchSource) -> str:
+    """LLaMA-Factory's options, which are the keys of its files."""
+    file = source.options_as_file()
+    parts = (((), file),)
+    return FRAMEWORKS["llama-factory"].collect(
+        KeyedSource(file=file, folder=source.folder, collected=source.collected, parts=parts)
+    )
+
+
 def _collect_others(source: LaunchSource) -> str | None:
     """The files that a command names, transformers' Trainer, DeepSpeed and accelerate."""
     options, keys, words = source.options, source.keys, source.launch.words
     framework = source.collect_files(source.named, source.hydra)
-    config, written = options.last(*_CONFIGS), options.text(*_CONFIGS)
-    if not source.named and config is not None and written is not None and FILE.match(written):
+    config, written = options.last(*_CONFIGS), options.text(*_CONFIGS) or ""
+    if config is not None and FILE.match(written) and source.find(written) is None:
         why = f"{written!r} is not in the folder"
         source.report_missing(config.name, why, config.place)
     is_trainer = hf_trainer.is_trainer(keys)
-    if is_trainer or {"deepspeed", "deepspeed_config"} & keys:
+    if is_trainer or framework in ("transformers", "llama-factory", "axolotl"):
+        _report_objective(source)
+    if framework in ("llama-factory", "axolotl"):
         given = hf_trainer.given_by_options(options, source.collected)
-        deepspeed = hf_trainer.collect_trainer(given, source.collected)
+        pairs = [(path[0], *each, path[0]) for path, each in source.hydra.items()]
+        with source.collected.overriding_files():
+            hf_trainer.collect_trainer([*given, *pairs], source.collected, defaults=False)
+    elif is_trainer or {"deepspeed", "deepspeed_config"} & keys:
+        given = hf_trainer.given_by_options(options, source.collected)
+        source.collected.overriding = framework is not None
+        deepspeed = hf_trainer.collect_trainer(given, source.collected, defaults=is_trainer)
+        source.collected.overriding = False
         if deepspeed and source.find(deepspeed) not in source.collected.files:
             source.collect_deepspeed(deepspeed)
         bare = options.last("deepspeed")
@@ -348,7 +384,11 @@ LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
     (lambda each: "maxtext" in each.program or maxtext.is_maxtext(each.pairs), _collect_maxtext),
     (lambda each: "tune" in each.launch.words, _collect_torchtune),
     (lambda each: "openrlhf" in each.program, _collect_openrlhf),
-    (lambda each: _SWIFT.search(each.launch.program) is not None, _collect_swift),
+    (
+        lambda each: bool(_SWIFT.search(each.launch.program)) or "rlhf_type" in each.keys,
+        _collect_swift,
+    ),
+    (lambda each: "finetuning_type" in each.keys, _collect_llama_factory),
     (
         lambda each: "colossalai" in each.launch.words,
         _read_by(colossalai.collect_colossalai, "colossalai"),

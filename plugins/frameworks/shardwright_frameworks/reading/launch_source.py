@@ -7,10 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, read_options
+from shardwright_frameworks.configs.interpolation import Key, Open
+from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.frameworks import accelerate, maxtext, nemo
 from shardwright_frameworks.reading.consistency import Variables
 from shardwright_frameworks.reading.keyed_frameworks import collect_deepspeed_file
@@ -46,6 +49,23 @@ class LaunchSource:
     def options(self) -> Options:
         """The options of the program."""
         return read_options(self.launch.arguments, self.reading.unknowns)
+
+    def options_as_file(self) -> KeyedFile:
+        """The options as a file of keys; their places are lines of the script."""
+        values, lines = dict[Key, Any](), dict[Key, int]()
+        for option in self.options.given:
+            lines[(option.key,)] = option.place.line
+            reported = Collected()
+            known = self.options.value_of(option, reported) if option.values else True
+            many = " ".join(word.plain for word in option.values)
+            values[(option.key,)] = (
+                Open(reported.unresolved[0].why)
+                if known is None
+                else many
+                if len(option.values) > 1
+                else known
+            )
+        return KeyedFile(name=self.launch.place.file, values=values, lines=lines)
 
     @cached_property
     def keys(self) -> set[str]:

@@ -70,6 +70,7 @@ class ConfigFolder:
         """The file that a path in a configuration names: as written, in the folder of the file
         that names it, or the only one of that name in the folder. None where there is none."""
         path = without_unknowns(path).strip().strip("\"'")
+        is_far = path.startswith(("/", "~"))
         while path.startswith(("./", "/", "~/")):
             path = path.split("/", 1)[1]
         if not path or path.endswith("/") or len(path) > 400:
@@ -81,8 +82,10 @@ class ConfigFolder:
             for name in (folder + tail, tail):
                 if name in self.texts or self.text(name) is not None:
                     return name
-        if self.searches and (above := self._above("/".join(parts))) is not None:
-            return above
+        # Of a path on another machine, the end is that in the repository.
+        for begin in range(max(1, (len(parts) - 1) * is_far) if self.searches else 0):
+            if (above := self._above("/".join(parts[begin:]))) is not None:
+                return above
         names = self.names() if self.searches else tuple(self.written)
         same = [name for name in names if name.rsplit("/", 1)[-1] == parts[-1]]
         return same[0] if len(same) == 1 else None

@@ -191,3 +191,131 @@ def test_the_named_configuration_of_verl_is_read(tmp_path: Path) -> None:
     words = "--config-name=mine actor_rollout_ref.actor.ppo_mini_batch_size=4"
     run = read(tmp_path, "a.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
     assert (run.seq_len, run.global_batch) == (32, 4)
+
+
+def test_options_of_llama_factory_have_its_defaults(tmp_path: Path) -> None:
+    words = (
+        "--stage sft --finetuning_type full --model_name_or_path Qwen/Qwen3-8B --cutoff_len 64 "
+        "--per_device_train_batch_size 8 --bf16 True --deepspeed $DS --output_dir out"
+    )
+    run = read(tmp_path, "a.sh", f"llamafactory-cli train {words}\n")
+    assert (run.framework, run.defaults["recompute"].value) == ("llama-factory", "full")
+    assert (run.micro_batch, run.model.lora_rank, run.zero_stage) == (8, None, None)
+    assert "deepspeed" in options(run)
+
+
+def test_words_behind_a_file_replace_its_values(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen3-4B\nstage: sft\nfinetuning_type: full\ncutoff_len: 64\n"
+        "per_device_train_batch_size: 2\noutput_dir: out\nbf16: true\n"
+    )
+    words = "cutoff_len=128 model_name_or_path=Qwen/Qwen3-0.6B"
+    run = read(tmp_path, "a.sh", f"llamafactory-cli train sft.yaml {words}\n")
+    assert (run.seq_len, run.model.num_layers, run.contradictions) == (128, 28, ())
+    assert {each.field for each in run.overridden} == {"seq_len", "name"}
+
+
+def test_a_shipped_deepspeed_file_gives_the_stage(tmp_path: Path) -> None:
+    factory = (
+        "model_name_or_path: gpt2\nfinetuning_type: full\ncutoff_len: 64\nbf16: true\n"
+        "per_device_train_batch_size: 1\noutput_dir: out\ndeepspeed: FILE\n"
+    )
+    shipped = factory.replace("FILE", "examples/deepspeed/ds_z2_offload_config.json")
+    run = read(tmp_path, "a.yaml", shipped)
+    assert (run.zero_stage, run.optimizer_offload) == (2, True)
+    assert ("zero_stage" in run.derived, options(run)) == (True, ["deepspeed"])
+    run = read(tmp_path, "b.yaml", factory.replace("FILE", "mine/z2.json"))
+    assert (run.zero_stage, options(run)) == (None, ["deepspeed"])
+
+
+def test_deepspeed_of_the_second_llama_factory(tmp_path: Path) -> None:
+    (tmp_path / "z3.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {}}')
+    text = (
+        "model: Qwen/Qwen3-4B\nmodel_class: llm\ntrain_dataset: a.yaml\nmicro_batch_size: 1\n"
+        "dist_config: {name: deepspeed, config_file: z3.json}\ncutoff_len: 64\n"
+    )
+    assert read(tmp_path, "a.yaml", text).zero_stage == 3
+
+
+def test_unknown_ranks_of_a_node_are_not_one(tmp_path: Path) -> None:
+    command = "torchrun --nproc_per_node $(nvidia-smi -L | wc -l) swift/cli/sft.py --model gpt2"
+    run = read(tmp_path, "a.sh", f"{command} --max_length 64\n")
+    assert (run.devices, "devices_per_node" in run.defaults) == (None, False)
+
+
+def test_auto_of_deepspeed_is_no_precision(tmp_path: Path) -> None:
+    (tmp_path / "z3.json").write_text(
+        '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}, '
+        '"gradient_accumulation_steps": "auto"}'
+    )
+    run = read(tmp_path, "a.sh", "torchrun --nproc_per_node 8 train.py --deepspeed z3.json\n")
+    assert (run.zero_stage, run.precision) == (3, None)
+    assert not {"precision", "gradient_accumulation"} & run.defaults.keys()
+
+
+def test_an_adapter_that_is_off_and_weights_in_few_bytes(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen3-4B\nper_device_train_batch_size: 2\noutput_dir: out\n"
+        "learning_rate: 1e-4\nuse_peft: false\nlora_r: 64\ntorch_dtype: bfloat16\n"
+    )
+    run = read(tmp_path, "a.sh", "accelerate launch train.py --config sft.yaml\n")
+    assert (run.model.lora_rank, run.precision) == (None, "bf16")
+
+
+def test_grpo_of_trl_trains_on_prompts_with_answers(tmp_path: Path) -> None:
+    (tmp_path / "grpo.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen3-4B\nper_device_train_batch_size: 2\noutput_dir: out\n"
+        "learning_rate: 1e-4\nmax_prompt_length: 100\nmax_completion_length: 400\n"
+    )
+    run = read(tmp_path, "a.sh", "accelerate launch src/open_r1/grpo.py --config grpo.yaml\n")
+    assert (run.seq_len, options(run)) == (500, ["src/open_r1/grpo.py"])
+
+
+def test_a_missing_file_is_named_next_to_others(tmp_path: Path) -> None:
+    (tmp_path / "acc.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nnum_processes: 4\n"
+        "mixed_precision: bf16\nnum_machines: 1\n"
+    )
+    command = "accelerate launch --config_file acc.yaml src/sft.py --config /far/sft.yaml"
+    assert "--config" in options(read(tmp_path, "a.sh", command + "\n"))
+
+
+def test_files_by_the_end_of_their_path_in_the_repository(tmp_path: Path) -> None:
+    for name in (".git", "scripts", "configs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "configs" / "sft.yaml").write_text(
+        "model_name_or_path: Qwen/Qwen3-4B\nper_device_train_batch_size: 2\noutput_dir: out\n"
+    )
+    command = "accelerate launch src/sft.py --config /home/me/project/configs/sft.yaml"
+    assert read(tmp_path / "scripts", "a.sh", command + "\n").micro_batch == 2
+
+
+def test_empty_sections_of_fsdp_switch_nothing_on(tmp_path: Path) -> None:
+    text = "base_model: gpt2\ndatasets: []\nmicro_batch_size: 1\nsequence_len: 64\nREST"
+    run = read(tmp_path, "a.yaml", text.replace("REST", "fsdp:\nfsdp_config:\n"))
+    assert (run.zero_stage, run.defaults["zero_stage"].value) == (None, 0)
+
+
+def test_ms_swift_fills_up_a_batch_of_sixteen(tmp_path: Path) -> None:
+    command = "NPROC_PER_NODE=2 swift sft --model gpt2 --max_length 64 --tuner_type full"
+    run = read(tmp_path, "a.sh", f"{command} --per_device_train_batch_size 2\n")
+    assert (run.gradient_accumulation, run.global_batch) == (4, 16)
+    rlhf = command.replace("sft", "rlhf --rlhf_type grpo")
+    run = read(tmp_path, "b.sh", f"{rlhf} --per_device_train_batch_size 2\n")
+    assert run.defaults["global_batch"].value == 4
+    own = "torchrun --nproc_per_node 2 mine.py --rlhf_type grpo --model gpt2 --max_length 64"
+    run = read(tmp_path, "c.sh", f"{own} --max_completion_length 64 --train_type full\n")
+    assert (run.framework, run.seq_len) == ("ms-swift", 128)
+
+
+def test_slime_on_fsdp(tmp_path: Path) -> None:
+    command = (
+        "ray job submit -- python3 train.py --train-backend fsdp --actor-num-nodes 1 "
+        "--actor-num-gpus-per-node 4 --gradient-checkpointing --fsdp-cpu-offload "
+        "--hf-checkpoint $ROOT/Qwen3-4B --rollout-batch-size 8 --global-batch-size 16 "
+    )
+    run = read(tmp_path, "a.sh", command + "\n")
+    assert run.defaults["zero_stage"].value == 3
+    assert (run.recompute, run.optimizer_offload) == ("full", True)
+    assert (run.model.num_layers, run.distributed_optimizer) == (36, None)
+    assert "distributed_optimizer" not in run.defaults
