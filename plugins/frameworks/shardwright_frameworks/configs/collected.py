@@ -89,7 +89,10 @@ class Collected:
                 f"{_shown(value)} by {new.where}; {_shown(taken.value)} is taken"
             )
             if self.overriding:
-                self.report_override(key, option, (old.value, old.place), (value, place))
+                before, after = (old, new) if over else (new, old)
+                self.report_override(
+                    key, after.option, (before.value, before.place), (after.value, after.place)
+                )
             else:
                 self.report_contradiction(key, text, old.place, place)
         if key == "model.name" and old is not None and old.value != value and over:
@@ -136,8 +139,8 @@ class Collected:
         """Adds the values of another file; values that differ are contradictions."""
         for key, placed in other.placed.items():
             self.set(key, placed.value, placed.place, placed.option, over=False)
-        for key, default in other.defaults.items():
-            self.defaults.setdefault(key, default)
+        self.derived = {**other.derived, **self.derived}
+        self.defaults = {**other.defaults, **self.defaults}
         self.is_incomplete |= other.is_incomplete
         self.open_keys |= other.open_keys - self.placed.keys()
         self.contradictions += other.contradictions
@@ -214,6 +217,13 @@ class Collected:
         self.placed.pop(key, None)
         self.derived.pop(key, None)
         self.open_keys.add(key)
+
+    def forget(self, *keys: str) -> None:
+        """Drops the values of keys, known or not, which another one decides."""
+        for key in keys:
+            self.placed.pop(key, None)
+            self.derived.pop(key, None)
+            self.open_keys.discard(key)
 
     def report_missing(self, option: str, why: str, place: Place) -> None:
         """The same of a file that would hold the run's degrees: no default answers for it."""

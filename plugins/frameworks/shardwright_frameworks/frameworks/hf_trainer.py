@@ -67,6 +67,7 @@ _OF_BITS = {"4": "nf4", "8": "int8"}
 # Published weights in few bits, by their names.
 _FEW_BITS = re.compile(r"GPTQ|AWQ|AQLM|HQQ|Int[48]\b|bnb-[48]bit", re.I)
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+_NONE = ("null", "none")
 _LENGTHS = ("max_prompt_length", "max_completion_length")
 _NAMES = ("model_name_or_path", "base_model", "config_name", "model")
 _MARKS = frozenset(
@@ -159,7 +160,7 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
                 collected.placed.pop("zero_stage", None)
                 collected.set("zero_stage", 3 if reshards else 2, place, option)
         elif key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
-            deepspeed = text_of(value) if isinstance(value, str) else None
+            deepspeed = text_of(value) if str(value).lower() not in _NONE else None
             if deepspeed is not None and (stage := _SHIPPED.fullmatch(deepspeed)):
                 # ms-swift's files by name.
                 collected.set("zero_stage", int(stage[1]), place, option)

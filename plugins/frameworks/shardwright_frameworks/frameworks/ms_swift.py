@@ -25,15 +25,20 @@ def is_ray_job(file: KeyedFile) -> bool:
 
 def collect_ray_job(file: KeyedFile, collected: Collected) -> None:
     """Collects the trainer of a Ray job, whose options are those of the command."""
+    collect_megatron(Options(options_of_file(file), ()), collected)
+    gpus = ("train", "gpus")
+    collected.set("devices", degree_of(file.get(*gpus)), file.place(gpus), "train.gpus")
+
+
+def options_of_file(file: KeyedFile) -> tuple[Option, ...]:
+    """The keys of a file as options of the command."""
     given = []
     for path, value in file.values.items():
         is_option = len(path) == 1 or (path[0] == "train" and path != ("train", "gpus"))
         if is_option and not isinstance(value, list):
             place = file.place(path)
             given.append(Option(f"--{path[-1]}", (Word(str(value), place),), place))
-    collect_megatron(Options(tuple(given), ()), collected)
-    gpus = ("train", "gpus")
-    collected.set("devices", degree_of(file.get(*gpus)), file.place(gpus), "train.gpus")
+    return tuple(given)
 
 
 def collect_megatron(options: Options, collected: Collected) -> None:
@@ -71,7 +76,8 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
     """Collects the options of `swift sft`; returns the DeepSpeed file that they name."""
     given = hf_trainer.given_by_options(options, collected)
     deepspeed = hf_trainer.collect_trainer(given, collected, defaults=False)
-    options.collect_counts(collected, {"sequence_parallel_size": "cp"})
+    counts = {"sequence_parallel_size": "cp", "batch_size": "micro_batch"}  # the latter of 1.x
+    options.collect_counts(collected, counts)
     collected.default(
         "ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1,
         recompute="full", devices_per_node=1, micro_batch=1, optimizer="adamw_torch",
@@ -80,7 +86,9 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
         collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
     _fill_batch(options, collected)
     types = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-    options.collect_words(collected, {"torch_dtype": ("precision", types.get)})
+    types |= {word: word for word in types.values()}
+    words = ("precision", types.get)
+    options.collect_words(collected, {"torch_dtype": words, "dtype": words})
     _add_answers(options, collected)
     _collect_tuner(options, collected, place)
     return deepspeed
@@ -107,6 +115,8 @@ def _add_answers(options: Options, collected: Collected) -> None:
         report_objective(options.text("rlhf_type"), option.name, option.place, collected)
     prompts = collected.count("seq_len")
     place = collected.place("seq_len")
+    if options.text("lmbda") in ("0", "0.0"):
+        return  # of GKD: only the answers of the data
     if options.text("rlhf_type") not in ("grpo", "ppo", "gkd") or not prompts or place is None:
         return
     answers = options.last("max_completion_length")

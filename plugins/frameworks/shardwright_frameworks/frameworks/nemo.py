@@ -31,6 +31,7 @@ from shardwright_frameworks.frameworks.megatron import (
     collect_layout,
     keep_recomputed_layers,
 )
+from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
 from shardwright_frameworks.shell.text_marks import (
     Place,
@@ -160,6 +161,9 @@ _MARKS = frozenset(
     {"tensor_model_parallel_size", "pipeline_model_parallel_size", "tensor_parallelism",
      "pipeline_parallelism", "micro_batch_size", "context_parallel_size"}
 )  # fmt: skip
+_OTHERS = frozenset(
+    {"reward_model", "teacher", "validation_ds", "test_ds", "critic", "vision", "tokenizer"}
+)
 Values = Mapping[tuple[str, ...], tuple[Any, Place]]
 
 
@@ -301,6 +305,10 @@ def collect_nemo(
             collected.set("seq_len", degree_of(value), place, ".".join(path))
         elif path[-1] in ("moe_shared_expert_intermediate_size", "moe_layer_freq"):
             collect_experts(path[-1], str(value), ".".join(path), place, collected)
+    for path, (_, place) in merged.items():
+        if "teacher" in path[:-1]:
+            report_objective("kd", ".".join(path[: path.index("teacher") + 1]), place, collected)
+            break
     _collect_low_precision(merged, collected)
     _collect_sharding(merged, collected)
     methods = [v for path, (v, _) in merged.items() if path[-1:] in _METHODS]
@@ -414,10 +422,7 @@ def _collect_sharding(merged: Values, collected: Collected) -> None:
 
 def _elsewhere(path: tuple[str, ...]) -> bool:
     """Keys of a second model, of validation, of a tokenizer."""
-    return any(
-        part in ("reward_model", "validation_ds", "test_ds", "critic", "vision", "tokenizer")
-        for part in path
-    )
+    return not _OTHERS.isdisjoint(path)
 
 
 def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:

@@ -38,7 +38,9 @@ from shardwright_frameworks.shell.script import starts_primus
 _SWIFT = re.compile(r"^swift$|^(megatron)$|swift/cli/(_megatron/)?(?:sft|pt|rlhf|main)\.py$")
 # Chips as MaxText's registries of benchmarks name them.
 _CHIPS = {"v6e": "trillium", "v5litepod": "v5e"}
-_OBJECTIVE = re.compile(r"(?:^|[/_])(dpo|orpo|simpo|kto|grpo|ppo|rloo|gkd|reward\w*)\w*\.py$")
+_OBJECTIVE = re.compile(
+    r"(?:^|[/_.])(dpo|orpo|simpo|kto|grpo|ppo|rloo|gkd|reward\w*)\w*(?:\.py|\.-\S+)?$"
+)
 _CONFIGS = ("config", "config_file", "config_path", "cfg")
 
 
@@ -118,17 +120,25 @@ def _collect_openrlhf(source: LaunchSource) -> str:
 def _collect_swift(source: LaunchSource) -> str:
     """ms-swift's commands (github.com/modelscope/ms-swift, swift/cli/utils.py): `swift sft` on the
     Trainer, `megatron sft` with Megatron's names."""
-    found = _SWIFT.search(source.launch.program)
+    found, options = _SWIFT.search(source.launch.program), source.options
+    words = [word.plain for word in source.launch.arguments[:2]]  # `sft`, a file
+    for name in [source.find(each) for each in words if FILE.match(each)]:
+        if name is None:
+            continue
+        source.collected.files.append(name)
+        own = ms_swift.options_of_file(read_keyed(name, source.folder))
+        options = Options((*own, *options.given), options.unknowns)
     # NPROC_PER_NODE and NNODES replace torchrun's options.
     source.collected.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
     if found is not None and (found[1] or found[2]):
-        ms_swift.collect_megatron(source.options, source.collected)
+        ms_swift.collect_megatron(options, source.collected)
     else:
         collect_devices_of_variables(source.variables, source.collected)
-        deepspeed = ms_swift.collect_swift(source.options, source.collected, source.launch.place)
+        deepspeed = ms_swift.collect_swift(options, source.collected, source.launch.place)
         if deepspeed:
             source.collect_deepspeed(deepspeed)
-    source.collect_files(source.named)  # accelerate's
+    others = [each for each in source.named if each not in source.collected.files]
+    source.collect_files(others)  # accelerate's
     return "ms-swift"
 
 
@@ -323,11 +333,11 @@ def _collect_recipe(source: LaunchSource) -> str:
 
 def _report_objective(source: LaunchSource) -> None:
     """The objective in the name of a program of TRL's (`grpo.py`), or behind `trl`."""
-    launch, found = source.launch, _OBJECTIVE.search(source.program)
-    if source.program == "trl" and launch.arguments:
-        report_objective(launch.arguments[0].plain, "trl", launch.place, source.collected)
-        source.collected.open_keys |= {"precision", "recompute"}  # they depend on its version
-    elif found is not None:
+    launch, program = source.launch, source.program
+    if program.partition(".")[0] == "trl":
+        source.collected.open_keys |= {"precision", "recompute"} - source.collected.placed.keys()
+        program += "." + launch.arguments[0].plain if launch.arguments else ""
+    if (found := _OBJECTIVE.search(program)) is not None:
         report_objective(found[1], launch.program, launch.place, source.collected)
     for option in source.options.of("rlhf_type"):
         word = source.options.text(option.key)
@@ -358,7 +368,12 @@ def _collect_others(source: LaunchSource) -> str | None:
         given = hf_trainer.given_by_options(options, source.collected)
         pairs = [(path[0], *each, path[0]) for path, each in source.hydra.items()]
         with source.collected.overriding_files():
-            hf_trainer.collect_trainer([*given, *pairs], source.collected, defaults=False)
+            if any(key == "deepspeed" for key, *_ in (*given, *pairs)):
+                source.collected.forget("zero_stage", "optimizer_offload")
+                source.collected.default("the command switches DeepSpeed off", zero_stage=0)
+            named = hf_trainer.collect_trainer([*given, *pairs], source.collected, defaults=False)
+        if named:
+            source.collect_deepspeed(named)
     elif is_trainer or {"deepspeed", "deepspeed_config"} & keys:
         given = hf_trainer.given_by_options(options, source.collected)
         source.collected.overriding = framework is not None
@@ -385,7 +400,9 @@ LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
     (lambda each: "tune" in each.launch.words, _collect_torchtune),
     (lambda each: "openrlhf" in each.program, _collect_openrlhf),
     (
-        lambda each: bool(_SWIFT.search(each.launch.program)) or "rlhf_type" in each.keys,
+        lambda each: bool(
+            _SWIFT.search(each.launch.program) or {"rlhf_type", "sft_type"} & each.keys
+        ),
         _collect_swift,
     ),
     (lambda each: "finetuning_type" in each.keys, _collect_llama_factory),

@@ -187,6 +187,11 @@ class LaunchSource:
         launcher = self.launch.launcher
         if any("accelerate" in word for word in self.launch.words):
             accelerate.collect_launch_options(launcher, collected)
+            own, path = launcher.last("config_file"), launcher.text("config_file")
+            if own is not None and path and self.find(path) is None:
+                why = f"{path!r} is not in the folder"
+                collected.leave_open("zero_stage", own.name, why, own.place)
+                collected.open_keys.add("precision")
             config = launcher.last("deepspeed_config_file")
             written = launcher.value_of(config, collected) if config is not None else None
             if config is not None and written and written not in names:

@@ -319,3 +319,76 @@ def test_slime_on_fsdp(tmp_path: Path) -> None:
     assert (run.recompute, run.optimizer_offload) == ("full", True)
     assert (run.model.num_layers, run.distributed_optimizer) == (36, None)
     assert "distributed_optimizer" not in run.defaults
+
+
+def test_the_teacher_of_a_distillation_is_another_model(tmp_path: Path) -> None:
+    text = (
+        "model: {seq_length: 64, tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1,\n"
+        "        teacher: {tensor_model_parallel_size: 4, seq_length: 64}}\n"
+        "train: {micro_batch_size: 1, global_batch_size: 8}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.tp, run.contradictions, options(run)) == (2, (), ["model.teacher"])
+
+
+def test_a_file_of_ms_swift_has_its_options(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text(
+        "model: Qwen/Qwen3-4B\ntuner_type: lora\nlora_rank: 16\nmax_length: 64\n"
+        "torch_dtype: bfloat16\nper_device_train_batch_size: 1\n"
+        "gradient_accumulation_steps: 8\ndeepspeed: zero2\n"
+    )
+    command = "NPROC_PER_NODE=2 swift sft sft.yaml --max_length 128"
+    run = read(tmp_path, "a.sh", command + "\n")
+    assert (run.model.lora_rank, run.zero_stage, run.seq_len) == (16, 2, 128)
+    assert (run.gradient_accumulation, options(run)) == (8, [])
+    assert "gradient_accumulation" not in run.derived
+
+
+def test_older_options_of_ms_swift(tmp_path: Path) -> None:
+    words = "--sft_type lora --dtype bf16 --batch_size 2 --max_length 64 --model_type qwen-7b-chat"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 4 src/llm_sft.py {words}\n")
+    assert (run.framework, run.micro_batch, run.precision) == ("ms-swift", 2, "bf16")
+    words = "--rlhf_type gkd --lmbda 0 --model gpt2 --max_length 64 --tuner_type full"
+    assert read(tmp_path, "b.sh", f"NPROC_PER_NODE=2 swift rlhf {words}\n").seq_len == 64
+
+
+def test_a_command_switches_deepspeed_off_or_to_another_file(tmp_path: Path) -> None:
+    (tmp_path / "z3.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {}}')
+    (tmp_path / "sft.yaml").write_text(
+        "model_name_or_path: gpt2\nfinetuning_type: full\ncutoff_len: 64\nbf16: true\n"
+        "per_device_train_batch_size: 1\noutput_dir: out\ndeepspeed: z3.json\n"
+    )
+    run = read(tmp_path, "a.sh", "llamafactory-cli train sft.yaml deepspeed=null\n")
+    assert (run.zero_stage, run.defaults["zero_stage"].value) == (None, 0)
+    (tmp_path / "axo.yml").write_text(
+        "base_model: gpt2\ndatasets: []\nmicro_batch_size: 1\nsequence_len: 64\n"
+        "deepspeed: deepspeed_configs/zero3_bf16.json\n"
+    )
+    run = read(tmp_path, "b.sh", "accelerate launch -m axolotl.cli.train axo.yml\n")
+    assert run.zero_stage == 3
+    words = "--deepspeed deepspeed_configs/zero2.json"
+    run = read(tmp_path, "c.sh", f"accelerate launch -m axolotl.cli.train axo.yml {words}\n")
+    assert run.zero_stage == 2
+
+
+def test_a_missing_file_of_accelerate_leaves_the_stage_open(tmp_path: Path) -> None:
+    words = (
+        "--model_name_or_path gpt2 --per_device_train_batch_size 2 --output_dir out "
+        "--learning_rate 1e-4 --bf16"
+    )
+    command = f"accelerate launch --config_file zero3.yaml -m trl.scripts.sft {words}"
+    run = read(tmp_path, "a.sh", command + "\n")
+    assert (run.zero_stage, run.recompute, options(run)) == (None, None, ["--config_file"])
+    assert not {"zero_stage", "recompute"} & run.defaults.keys()
+
+
+def test_an_override_of_primus_is_named_the_right_way_round(tmp_path: Path) -> None:
+    (tmp_path / "exp.yaml").write_text(
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: a.yaml\n    overrides:\n"
+        "      micro_batch_size: 12\n      tensor_model_parallel_size: 1\n"
+    )
+    words = "primus-cli direct -- train pretrain --config exp.yaml --micro_batch_size 14"
+    run = read(tmp_path, "a.sh", words + "\n")
+    assert run.micro_batch == 14
+    first = [each.text.partition(" in the place of ")[0] for each in run.overridden]
+    assert [text.endswith("14 (a.sh:1)") for text in first] == [True]
