@@ -58,6 +58,11 @@ def text_of(value: Any) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
+def read_by(reader: Reader, fields: Mapping[str, str]) -> dict[str, tuple[str, Reader]]:
+    """Entries of a table of keys with one reader, from the keys of each field."""
+    return {key: (field, reader) for field, keys in fields.items() for key in keys.split()}
+
+
 def collect_keys(
     file: KeyedFile,
     collected: Collected,

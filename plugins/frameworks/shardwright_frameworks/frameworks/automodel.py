@@ -14,6 +14,7 @@ from shardwright_frameworks.configs.keyed_values import (
     collect_keys,
     degree_of,
     if_on,
+    read_by,
     recompute_of,
     text_of,
     truth_of,
@@ -44,34 +45,28 @@ def class_of(value: Any) -> str | None:
 
 
 _KEYS: dict[str, tuple[str, Reader]] = {
-    "distributed.dp_size": ("dp", degree_of),
-    "distributed.tp_size": ("tp", degree_of),
-    "distributed.cp_size": ("cp", degree_of),
-    "distributed.pp_size": ("pp", degree_of),
-    "distributed.ep_size": ("ep", degree_of),
+    **read_by(
+        degree_of,
+        {"dp": "distributed.dp_size", "tp": "distributed.tp_size", "cp": "distributed.cp_size",
+         "pp": "distributed.pp_size", "ep": "distributed.ep_size",
+         "zero_stage": "distributed.zero_dp_strategy",
+         "global_batch": "step_scheduler.global_batch_size",
+         "micro_batch": "step_scheduler.local_batch_size", "model.lora_rank": "peft.dim",
+         "seq_len": "dataset.seq_len dataset.seq_length dataset.max_length "
+         "dataloader.collate_fn.max_length",
+         "nodes": "benchmark.num_nodes ci.nodes slurm.nodes",
+         "devices_per_node": "ci.nproc_per_node slurm.ntasks_per_node"},
+    ),
     "distributed.sequence_parallel": ("sequence_parallel", truth_of),
-    "distributed.activation_checkpointing": ("recompute", _recompute),
-    "distributed.zero_dp_strategy": ("zero_stage", degree_of),
-    "step_scheduler.global_batch_size": ("global_batch", degree_of),
-    "step_scheduler.local_batch_size": ("micro_batch", degree_of),
     "model.pretrained_model_name_or_path": ("model.name", text_of),
     "model.config.pretrained_model_name_or_path": ("model.name", text_of),
+    "distributed.activation_checkpointing": ("recompute", _recompute),
     "model.torch_dtype": ("precision", dtype_of),
     "model.config.torch_dtype": ("precision", dtype_of),
-    "peft.dim": ("model.lora_rank", degree_of),
     "quantization.load_in_4bit": ("base_precision", if_on("nf4")),
     "quantization.load_in_8bit": ("base_precision", if_on("int8")),
     "optimizer._target_": ("optimizer", class_of),
-    "dataset.seq_len": ("seq_len", degree_of),
-    "dataset.seq_length": ("seq_len", degree_of),
-    "dataset.max_length": ("seq_len", degree_of),
-    "dataloader.collate_fn.max_length": ("seq_len", degree_of),
-    "benchmark.num_nodes": ("nodes", degree_of),
-    "ci.nodes": ("nodes", degree_of),
-    "ci.nproc_per_node": ("devices_per_node", degree_of),
-    "slurm.nodes": ("nodes", degree_of),
-    "slurm.ntasks_per_node": ("devices_per_node", degree_of),
-}
+}  # fmt: skip
 
 
 def is_automodel(file: KeyedFile) -> bool:

@@ -15,55 +15,66 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
+    Reader,
     count_of,
     degree_of,
+    if_on,
+    read_by,
+    recompute_of,
     text_of,
     truth_of,
     word_of,
 )
 from shardwright_frameworks.frameworks.accelerate import strategy_stage
-from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.shell.text_marks import Place
 
 _DEFAULTS = "transformers 4.5x, training_args.py"
-_COUNTS = {
-    "per_device_train_batch_size": "micro_batch",
-    "micro_batch_size": "micro_batch",
-    "gradient_accumulation_steps": "gradient_accumulation",
-    "block_size": "seq_len",
-    "max_seq_length": "seq_len",
-    "max_seq_len": "seq_len",
-    "max_length": "seq_len",
-    "model_max_length": "seq_len",
-    "cutoff_len": "seq_len",
-    "sequence_len": "seq_len",
-    "seq_length": "seq_len",
-    "lora_rank": "model.lora_rank",
-    "lora_r": "model.lora_rank",
-    "lora_dim": "model.lora_rank",
-    "tensor_parallel_size": "tp",
-    "context_parallel_size": "cp",
-    "cp_size": "cp",  # of LLaMA-Factory's v1, with `dist_config.ep_size`
-    "ep_size": "ep",
-    "train_batch_size": "global_batch",
-}
-# Fields that a key sets: without its value they have no default.
-_ABOUTS = _COUNTS | {
-    "bf16": "precision",
-    "fp16": "precision",
-    "gradient_checkpointing": "recompute",
-    "disable_gradient_checkpointing": "recompute",
-    "optim": "optimizer",
-    "optimizer": "optimizer",
-    "use_muon": "optimizer",
-    **dict.fromkeys(("deepspeed", "fsdp"), "zero_stage"),
-}
-# Frozen weights by bitsandbytes, whose 4 bits are NF4 (axolotl, LLaMA-Factory, ms-swift): switches,
-# and numbers of bits.
-_BITS = {
-    "load_in_4bit": "nf4", "load_in_8bit": "int8", "quantization_bit": "", "quant_bits": "",
+
+
+def _off(value: Any) -> str | None:
+    on = truth_of(value)
+    return None if on is None else "none" if on else "full"
+
+
+def _bits(value: Any) -> str | None:
+    return {"4": "nf4", "8": "int8"}.get(str(value))
+
+
+def _flash(value: Any) -> bool | None:
+    word = str(value).lower()
+    if word in ("fa2", "flash_attention_2", "flash_attention_3", "fa3") or truth_of(value):
+        return True
+    return False if word in ("disabled", "eager") or truth_of(value) is False else None
+
+
+_ATTENTION = ("flash_attn", "attn_implementation", "use_flash_attn", "flash_attention")
+_KEYS: dict[str, tuple[str, Reader]] = {
+    **read_by(
+        degree_of,
+        {"micro_batch": "per_device_train_batch_size micro_batch_size",
+         "gradient_accumulation": "gradient_accumulation_steps", "global_batch": "train_batch_size",
+         "seq_len": "block_size max_seq_length max_seq_len max_length model_max_length cutoff_len "
+         "sequence_len seq_length",
+         "model.lora_rank": "lora_rank lora_r lora_dim", "tp": "tensor_parallel_size",
+         "cp": "context_parallel_size cp_size", "ep": "ep_size"},
+    ),
+    "bf16": ("precision", if_on("bf16")),
+    "fp16": ("precision", if_on("fp16")),
+    "gradient_checkpointing": ("recompute", recompute_of),
+    "disable_gradient_checkpointing": ("recompute", _off),
+    "optim": ("optimizer", word_of),
+    "optimizer": ("optimizer", word_of),
+    "use_muon": ("optimizer", if_on("muon")),
+    "zero_stage": ("zero_stage", count_of),
+    # Frozen weights by bitsandbytes, whose 4 bits are NF4 (axolotl, LLaMA-Factory, ms-swift).
+    "load_in_4bit": ("base_precision", if_on("nf4")),
+    "load_in_8bit": ("base_precision", if_on("int8")),
+    **dict.fromkeys(("quantization_bit", "quant_bits"), ("base_precision", _bits)),
+    **dict.fromkeys(_ATTENTION, ("flash_attention", _flash)),
 }  # fmt: skip
-_OF_BITS = {"4": "nf4", "8": "int8"}
+# Fields that a key sets: without its value they have no default.
+_ABOUTS = {key: about for key, (about, _) in _KEYS.items()}
+_ABOUTS |= dict.fromkeys(("deepspeed", "fsdp"), "zero_stage")
 # Published weights in few bits, by their names.
 _FEW_BITS = re.compile(r"GPTQ|AWQ|AQLM|HQQ|Int[48]\b|bnb-[48]bit", re.I)
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
@@ -133,25 +144,9 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
     by_key = {key: (value, place, option) for key, value, place, option in given}
     fsdp = any(key == "fsdp" and value for key, value, _, _ in given)
     for key, value, place, option in given:
-        if key in _COUNTS:
-            collected.set(_COUNTS[key], degree_of(value), place, option)
-        elif key in ("bf16", "fp16", "bf16_full_eval") and key != "bf16_full_eval":
-            if truth_of(value):
-                collected.set("precision", key, place, option)
-        elif key in ("gradient_checkpointing", "disable_gradient_checkpointing"):
-            on = truth_of(value)
-            if on is not None:
-                full = on if key == "gradient_checkpointing" else not on
-                collected.set("recompute", "full" if full else "none", place, option)
-        elif key in _BITS:
-            kind = _BITS[key] if truth_of(value) else _OF_BITS.get(str(value))
-            collected.set("base_precision", kind, place, option)
-        elif key == "zero_stage":
-            collected.set("zero_stage", count_of(value), place, option)
-        elif key == "use_muon":
-            collected.set("optimizer", "muon" if truth_of(value) else None, place, option)
-        elif key in ("optim", "optimizer"):
-            collected.set("optimizer", word_of(value), place, option)
+        if key in _KEYS:
+            about, reader = _KEYS[key]
+            collected.set(about, reader(value), place, option)
         elif key == "fsdp" and isinstance(value, str):
             _collect_fsdp(value, place, option, collected)
         elif key in ("reshard_after_forward", "fsdp_reshard_after_forward") and fsdp:
@@ -166,16 +161,12 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
                 collected.set("zero_stage", int(stage[1]), place, option)
                 collected.set("optimizer_offload", bool(stage[2]) or None, place, option)
                 deepspeed = None
-        elif key in ("flash_attn", "attn_implementation", "use_flash_attn", "flash_attention"):
-            _collect_attention(value, place, option, collected)
         elif key in _NAMES and isinstance(value, str) and value:
             collected.set("model.name", value, place, option)
             found = _FEW_BITS.search(value)
             if found is not None and "base_precision" not in collected.placed:
                 why = f"{found[0]}: the model's weights are in few bits, whose type is not given"
                 collected.leave_open("base_precision", option, why, place)
-            if not value.endswith(".json"):
-                collect_figures(value, "", collected, place, option)
     if truth_of(by_key.get("use_peft", (None,))[0]) is False:
         drop_adapter(collected)
     for key in {"torch_dtype", "dtype"} & by_key.keys():
@@ -213,11 +204,3 @@ def _collect_fsdp(value: str, place: Place, option: str, collected: Collected) -
         collected.set("zero_stage", found, place, option)
     if "offload" in words:
         collected.set("optimizer_offload", True, place, option)
-
-
-def _collect_attention(value: Any, place: Place, option: str, collected: Collected) -> None:
-    word = str(value).lower()
-    if word in ("fa2", "flash_attention_2", "flash_attention_3", "fa3") or truth_of(value):
-        collected.set("flash_attention", True, place, option)
-    elif word in ("disabled", "eager") or truth_of(value) is False:
-        collected.set("flash_attention", False, place, option)

@@ -13,13 +13,13 @@ from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
     degree_of,
+    read_by,
     text_of,
     truth_of,
     word_of,
 )
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.configs.python_file import PythonFile, dotted
-from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
 
@@ -32,25 +32,21 @@ _QUANTIZATION = {
 }  # fmt: skip
 _DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 _KEYS: dict[str, tuple[str, Reader]] = {
-    "max_target_length": ("seq_len", degree_of),
-    "gradient_accumulation_steps": ("gradient_accumulation", degree_of),
+    **read_by(
+        degree_of,
+        {"seq_len": "max_target_length", "gradient_accumulation": "gradient_accumulation_steps",
+         "model.num_layers": "base_num_decoder_layers", "model.hidden_size": "base_emb_dim",
+         "model.ffn_size": "base_mlp_dim", "model.num_heads": "base_num_query_heads",
+         "model.num_kv_heads": "base_num_kv_heads", "model.head_dim": "head_dim",
+         "model.vocab_size": "vocab_size", "model.num_experts": "num_experts",
+         "model.top_k": "num_experts_per_tok", "model.moe_ffn_size": "base_moe_mlp_dim",
+         "model.num_shared_experts": "shared_experts",
+         "model.first_dense_layers": "first_num_dense_layers", "nodes": "num_slices"},
+    ),
     "opt_type": ("optimizer", word_of),
     "optimizer_memory_host_offload": ("optimizer_offload", truth_of),
-    "base_num_decoder_layers": ("model.num_layers", degree_of),
-    "base_emb_dim": ("model.hidden_size", degree_of),
-    "base_mlp_dim": ("model.ffn_size", degree_of),
-    "base_num_query_heads": ("model.num_heads", degree_of),
-    "base_num_kv_heads": ("model.num_kv_heads", degree_of),
-    "head_dim": ("model.head_dim", degree_of),
-    "vocab_size": ("model.vocab_size", degree_of),
     "logits_via_embedding": ("model.tied_embeddings", truth_of),
-    "num_experts": ("model.num_experts", degree_of),
-    "num_experts_per_tok": ("model.top_k", degree_of),
-    "base_moe_mlp_dim": ("model.moe_ffn_size", degree_of),
-    "shared_experts": ("model.num_shared_experts", degree_of),
-    "first_num_dense_layers": ("model.first_dense_layers", degree_of),
-    "num_slices": ("nodes", degree_of),
-}
+}  # fmt: skip
 _FIGURES = frozenset(key for key, (about, _) in _KEYS.items() if about.startswith("model."))
 # Figures that doublings of `global_parameter_scale` double in turn: heads and feed-forward first,
 # then the width, then the layers (configs/types.py, get_individual_scales).
@@ -202,7 +198,6 @@ def collect_maxtext(
     if model is not None and text_of(model[0]) not in (None, "default"):
         name = str(text_of(model[0]))
         collected.set("model.name", name, model[1], "model_name")
-        collect_figures(name, "", collected, model[1], "model_name")
     collected.default(
         _DEFAULTS, tp=1, pp=1, cp=1, ep=1, recompute="full", precision="bf16", optimizer="adamw",
         zero_stage=3, gradient_accumulation=1,

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
-from shardwright_frameworks.configs.keyed_values import Reader, collect_keys, degree_of, truth_of
+from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    collect_keys,
+    degree_of,
+    read_by,
+    truth_of,
+)
 
 KEYS: dict[str, tuple[str, Reader]] = {
-    "num_hidden_layers": ("model.num_layers", degree_of),
-    "n_layer": ("model.num_layers", degree_of),
-    "hidden_size": ("model.hidden_size", degree_of),
-    "n_embd": ("model.hidden_size", degree_of),
-    "intermediate_size": ("model.ffn_size", degree_of),
-    "num_attention_heads": ("model.num_heads", degree_of),
-    "n_head": ("model.num_heads", degree_of),
-    "num_key_value_heads": ("model.num_kv_heads", degree_of),
-    "head_dim": ("model.head_dim", degree_of),
-    "vocab_size": ("model.vocab_size", degree_of),
-    "max_position_embeddings": ("model.max_positions", degree_of),
+    **read_by(
+        degree_of,
+        {"model.num_layers": "num_hidden_layers n_layer", "model.hidden_size": "hidden_size n_embd",
+         "model.ffn_size": "intermediate_size", "model.num_heads": "num_attention_heads n_head",
+         "model.num_kv_heads": "num_key_value_heads", "model.head_dim": "head_dim",
+         "model.vocab_size": "vocab_size", "model.max_positions": "max_position_embeddings",
+         "model.num_experts": "num_local_experts num_experts n_routed_experts",
+         "model.top_k": "num_experts_per_tok", "model.moe_ffn_size": "moe_intermediate_size",
+         "model.num_shared_experts": "n_shared_experts",
+         "model.first_dense_layers": "first_k_dense_replace",
+         "model.sliding_window": "sliding_window"},
+    ),
     "tie_word_embeddings": ("model.tied_embeddings", truth_of),
-    "num_local_experts": ("model.num_experts", degree_of),
-    "num_experts": ("model.num_experts", degree_of),
-    "n_routed_experts": ("model.num_experts", degree_of),
-    "num_experts_per_tok": ("model.top_k", degree_of),
-    "moe_intermediate_size": ("model.moe_ffn_size", degree_of),
-    "n_shared_experts": ("model.num_shared_experts", degree_of),
-    "first_k_dense_replace": ("model.first_dense_layers", degree_of),
-    "sliding_window": ("model.sliding_window", degree_of),
-}
+}  # fmt: skip
 
 
 def is_model_config(file: KeyedFile) -> bool:

@@ -10,7 +10,6 @@ from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import degree_of
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.frameworks import hf_trainer, megatron
-from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.text_marks import Place, Word
 
@@ -65,11 +64,7 @@ def collect_megatron(options: Options, collected: Collected) -> None:
     if options.last(*_TUNED) is not None:  # `full` without it
         _collect_tuner(options, collected, options.given[0].place)
     _add_answers(options, collected)
-    for option in options.of("model"):
-        model = options.value_of(option, collected)
-        collected.set("model.name", model, option.place, option.name)
-        if model:
-            collect_figures(model, "", collected, option.place, option.name)
+    options.collect_words(collected, {"model": ("model.name", str)})
 
 
 def collect_swift(options: Options, collected: Collected, place: Place) -> str | None:

@@ -20,6 +20,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    read_by,
     truth_of,
     word_of,
 )
@@ -98,56 +99,40 @@ def _untied(value: Any) -> bool | None:
 
 
 KEYS: dict[str, tuple[str, Reader]] = {
-    "tensor_model_parallel_size": ("tp", degree_of),
-    "tensor_parallelism": ("tp", degree_of),
-    "pipeline_model_parallel_size": ("pp", degree_of),
-    "pipeline_parallelism": ("pp", degree_of),
-    "virtual_pipeline_model_parallel_size": ("vpp", degree_of),
-    "virtual_pipeline_parallelism": ("vpp", degree_of),
-    "context_parallel_size": ("cp", degree_of),
-    "context_parallelism": ("cp", degree_of),
-    "expert_model_parallel_size": ("ep", degree_of),
-    "expert_parallelism": ("ep", degree_of),
-    "expert_tensor_parallel_size": ("etp", degree_of),
-    "micro_batch_size": ("micro_batch", degree_of),
-    "global_batch_size": ("global_batch", degree_of),
-    "encoder_seq_length": ("seq_len", degree_of),
-    "seq_length": ("seq_len", degree_of),
-    "sequence_length": ("seq_len", degree_of),
-    "sequence_parallel": ("sequence_parallel", truth_of),
-    "sequence_parallelism": ("sequence_parallel", truth_of),
-    "use_distributed_optimizer": ("distributed_optimizer", truth_of),
-    "activations_checkpoint_granularity": ("recompute", _granularity),
-    "recompute_granularity": ("recompute", _granularity),
-    "num_virtual_stages_per_pipeline_rank": ("vpp", degree_of),
-    "num_nodes": ("nodes", degree_of),
-    "num_gpus_per_node": ("devices_per_node", degree_of),
-    "gpus_per_node": ("devices_per_node", degree_of),
-    "num_gpus": ("devices", degree_of),
-    "num_layers": ("model.num_layers", degree_of),
-    "hidden_size": ("model.hidden_size", degree_of),
-    "ffn_hidden_size": ("model.ffn_size", degree_of),
-    "num_attention_heads": ("model.num_heads", degree_of),
-    "num_query_groups": ("model.num_kv_heads", degree_of),
-    "kv_channels": ("model.head_dim", degree_of),
-    "vocab_size": ("model.vocab_size", degree_of),
-    "max_position_embeddings": ("model.max_positions", degree_of),
-    "num_moe_experts": ("model.num_experts", degree_of),
-    "moe_router_topk": ("model.top_k", degree_of),
-    "moe_ffn_hidden_size": ("model.moe_ffn_size", degree_of),
-    "mtp_num_layers": ("model.mtp_layers", degree_of),
-    "share_embeddings_and_output_weights": ("model.tied_embeddings", truth_of),
-    "gated_linear_unit": ("model.gated_mlp", truth_of),
-    "activation": ("model.gated_mlp", _gated),
+    **read_by(
+        degree_of,
+        {"tp": "tensor_model_parallel_size tensor_parallelism",
+         "pp": "pipeline_model_parallel_size pipeline_parallelism",
+         "vpp": "virtual_pipeline_model_parallel_size virtual_pipeline_parallelism "
+         "num_virtual_stages_per_pipeline_rank",
+         "cp": "context_parallel_size context_parallelism",
+         "ep": "expert_model_parallel_size expert_parallelism",
+         "etp": "expert_tensor_parallel_size", "micro_batch": "micro_batch_size",
+         "global_batch": "global_batch_size",
+         "seq_len": "encoder_seq_length seq_length sequence_length", "nodes": "num_nodes nnodes",
+         "devices_per_node": "num_gpus_per_node gpus_per_node nproc_per_node",
+         "devices": "num_gpus", "model.num_layers": "num_layers",
+         "model.hidden_size": "hidden_size", "model.ffn_size": "ffn_hidden_size",
+         "model.num_heads": "num_attention_heads", "model.num_kv_heads": "num_query_groups",
+         "model.head_dim": "kv_channels", "model.vocab_size": "vocab_size",
+         "model.max_positions": "max_position_embeddings",
+         "model.num_experts": "num_moe_experts num_experts", "model.top_k": "moe_router_topk",
+         "model.moe_ffn_size": "moe_ffn_hidden_size", "model.mtp_layers": "mtp_num_layers"},
+    ),
+    **read_by(
+        truth_of,
+        {"sequence_parallel": "sequence_parallel sequence_parallelism",
+         "distributed_optimizer": "use_distributed_optimizer",
+         "model.tied_embeddings": "share_embeddings_and_output_weights",
+         "model.gated_mlp": "gated_linear_unit swiglu"},
+    ),
     "recompute_num_layers": ("recompute_layers", count_of),
     "activations_checkpoint_num_layers": ("recompute_layers", count_of),
-    # Of FlagScale, which writes Megatron-LM's options as YAML.
-    "nnodes": ("nodes", degree_of),
-    "nproc_per_node": ("devices_per_node", degree_of),
-    "num_experts": ("model.num_experts", degree_of),
-    "swiglu": ("model.gated_mlp", truth_of),
+    "activations_checkpoint_granularity": ("recompute", _granularity),
+    "recompute_granularity": ("recompute", _granularity),
+    "activation": ("model.gated_mlp", _gated),
     "untie_embeddings_and_output_weights": ("model.tied_embeddings", _untied),
-}
+}  # fmt: skip
 _METHODS = (("recompute_method",), ("activations_checkpoint_method",))
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 REGISTRY = "src/megatron/bridge/recipes/__init__.py"
@@ -467,7 +452,6 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         # Primus: the name of a separate file.
         model = re.sub(r"(-\w+)?\.yaml$", "", str(value))
         collected.set("model.name", model, place, name)
-        collect_figures(model, "", collected, place, name)
     elif key == "peft" and word_of(value) in ("lora", "dora"):
         collected.leave_open("model.lora_rank", name, "the rank is that of the recipe", place)
     elif path[-2:] == ("model", "fsdp") and truth_of(value):

@@ -21,7 +21,6 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.automodel import class_of, dtype_of
-from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.nemo import KEYS, Values, values_of_files
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder
@@ -141,11 +140,9 @@ def collect_nemo_rl(
         if truth_of(_value(given, name := f"policy.{way}.enabled")):
             why = "micro-batches are filled up to a number of tokens"
             collected.leave_open("micro_batch", name, why, _place(given, name))
-    if (placed := collected.placed.get("model.name")) is not None:
-        if " " in str(placed.value):
-            collected.leave_open("model.name", placed.option, "is no model", placed.place)
-        else:
-            collect_figures(str(placed.value), "", collected, placed.place, placed.option)
+    placed = collected.placed.get("model.name")
+    if placed is not None and " " in str(placed.value):
+        collected.leave_open("model.name", placed.option, "is no model", placed.place)
     for section in ("dpo", "rm", "distillation"):
         part = next((each for each in files if each.sections(section)), None)
         if part is not None:

@@ -12,41 +12,35 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    read_by,
     text_of,
     word_of,
 )
-from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.text_marks import Place
 
 _DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 _KEYS: dict[str, tuple[str, Reader]] = {
-    "micro_train_batch_size": ("micro_batch", degree_of),
-    "train.micro_batch_size": ("micro_batch", degree_of),
-    "train_batch_size": ("global_batch", degree_of),
-    "train.batch_size": ("global_batch", degree_of),
-    "max_len": ("seq_len", degree_of),
-    "data.max_len": ("seq_len", degree_of),
+    **read_by(
+        degree_of,
+        {"micro_batch": "micro_train_batch_size train.micro_batch_size",
+         "global_batch": "train_batch_size train.batch_size", "seq_len": "max_len data.max_len",
+         "tp": "ds_tensor_parallel_size ds.tensor_parallel_size",
+         "cp": "ring_attn_size ds.ring_attn_size", "model.lora_rank": "lora_rank model.lora_rank",
+         "nodes": "actor.num_nodes actor_num_nodes",
+         "devices_per_node": "actor.num_gpus_per_node actor_num_gpus_per_node"},
+    ),
     "zero_stage": ("zero_stage", count_of),
     "ds.zero_stage": ("zero_stage", count_of),
-    "ds_tensor_parallel_size": ("tp", degree_of),
-    "ds.tensor_parallel_size": ("tp", degree_of),
-    "ring_attn_size": ("cp", degree_of),
-    "ds.ring_attn_size": ("cp", degree_of),
-    "lora_rank": ("model.lora_rank", degree_of),
-    "model.lora_rank": ("model.lora_rank", degree_of),
+    **read_by(
+        text_of,
+        {"model.name": "pretrain model.model_name_or_path actor.model_name_or_path"},
+    ),
     "param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
     "ds.param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
-    "pretrain": ("model.name", text_of),
-    "model.model_name_or_path": ("model.name", text_of),
-    "actor.model_name_or_path": ("model.name", text_of),
     "actor.optim": ("optimizer", {"adam": "adamw", "muon": "muon"}.get),
     "model.optim": ("optimizer", {"adam": "adamw", "muon": "muon"}.get),
-    "actor.num_nodes": ("nodes", degree_of),
-    "actor_num_nodes": ("nodes", degree_of),
-    "actor.num_gpus_per_node": ("devices_per_node", degree_of),
-    "actor_num_gpus_per_node": ("devices_per_node", degree_of),
-}
+}  # fmt: skip
 _FLAGS: dict[str, tuple[str, Value, Value]] = {
     "bf16": ("precision", "bf16", None),
     "gradient_checkpointing": ("recompute", "full", "none"),
@@ -73,7 +67,4 @@ def collect_openrlhf(options: Options, collected: Collected, program: str, place
     for option in options.of("train.dynamic_batch_enable", "use_dynamic_batch"):
         why = "micro-batches are filled up to a number of tokens"
         collected.leave_open("micro_batch", option.name, why, option.place)
-    name = collected.placed.get("model.name")
-    if name is not None:
-        collect_figures(str(name.value), "", collected, name.place, name.option)
     collected.default("OpenRLHF, openrlhf/utils/deepspeed.py", tp=1, pp=1, cp=1, optimizer="adamw")

@@ -13,6 +13,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     collect_keys,
     degree_of,
+    read_by,
     recompute_of,
     truth_of,
     word_of,
@@ -64,32 +65,28 @@ _NEOX: dict[str, tuple[str, Reader]] = {
     "gas": ("gradient_accumulation", degree_of),
 }
 _COMPOSER: dict[str, tuple[str, Reader]] = {
-    "max_seq_len": ("seq_len", degree_of),
-    "model.max_sequence_length": ("seq_len", degree_of),
-    "model.max_seq_len": ("seq_len", degree_of),
-    "global_train_batch_size": ("global_batch", degree_of),
-    "device_train_microbatch_size": ("micro_batch", degree_of),
-    "precision": ("precision", _precision),
+    **read_by(
+        degree_of,
+        {"seq_len": "max_seq_len model.max_sequence_length model.max_seq_len",
+         "global_batch": "global_train_batch_size", "micro_batch": "device_train_microbatch_size",
+         "model.hidden_size": "model.d_model", "model.num_layers": "model.n_layers",
+         "model.num_heads": "model.n_heads",
+         "model.num_kv_heads": "model.n_kv_heads model.attn_config.kv_n_heads",
+         "model.vocab_size": "model.vocab_size", "devices": "gpus compute.gpus"},
+    ),
     "optimizer.name": ("optimizer", word_of),
-    "fsdp_config.sharding_strategy": ("zero_stage", strategy_stage),
-    "fsdp.sharding_strategy": ("zero_stage", strategy_stage),
     "fsdp_config.activation_checkpointing": ("recompute", recompute_of),
-    "model.d_model": ("model.hidden_size", degree_of),
-    "model.n_layers": ("model.num_layers", degree_of),
-    "model.n_heads": ("model.num_heads", degree_of),
-    "model.n_kv_heads": ("model.num_kv_heads", degree_of),
-    "model.attn_config.kv_n_heads": ("model.num_kv_heads", degree_of),
-    "model.vocab_size": ("model.vocab_size", degree_of),
     "model.weight_tying": ("model.tied_embeddings", truth_of),
     "model.flash_attention": ("flash_attention", truth_of),
+    "precision": ("precision", _precision),
+    "fsdp_config.sharding_strategy": ("zero_stage", strategy_stage),
+    "fsdp.sharding_strategy": ("zero_stage", strategy_stage),
     "model.attn_config.attn_impl": ("flash_attention", _flash),
     "model.pretrained_model_name_or_path": (
         "model.name",
         lambda v: v if isinstance(v, str) else None,
     ),
-    "gpus": ("devices", degree_of),
-    "compute.gpus": ("devices", degree_of),
-}
+}  # fmt: skip
 
 
 def hyphens_replaced(file: KeyedFile) -> KeyedFile:

@@ -8,7 +8,6 @@ import re
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
-from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 
 _TRAINERS = ("pre_trainer", "post_trainer")
@@ -43,7 +42,6 @@ def collect_model(file: KeyedFile, collected: Collected) -> None:
             collected.set("precision", "fp8", place, option)
         name = re.sub(r"(-\w+)?\.yaml$", "", name)
         collected.set("model.name", name, place, option)
-        collect_figures(name, "", collected, place, option)
 
 
 def presets(file: KeyedFile, folder: ConfigFolder) -> list[KeyedFile]:

@@ -195,7 +195,6 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
                 name, "the recipe that it begins with is not in the folder", place
             )
             collected.set("model.name", recipe[1], place, name)
-            collect_figures(recipe[1], "", collected, place, name)
             found.opened.pop(path, None)
         if kind == "set_primary_perf_configs":  # scripts/performance/helpers.py of NeMo
             for short, key in _PERFORMANCE.items():

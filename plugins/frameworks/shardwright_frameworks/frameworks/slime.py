@@ -7,7 +7,6 @@ from __future__ import annotations
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, whole
 from shardwright_frameworks.frameworks import megatron
-from shardwright_frameworks.frameworks.flavors import collect_figures
 
 _SOURCE = "slime, backends/megatron_utils/arguments.py"
 _FSDP = "slime, backends/fsdp_utils/actor.py"
@@ -34,9 +33,6 @@ def collect_slime(options: Options, collected: Collected) -> None:
     if options.text("train_backend") == "fsdp":
         del collected.defaults["distributed_optimizer"]
     options.collect_words(collected, {"hf_checkpoint": ("model.name", str)})
-    name = collected.placed.get("model.name")
-    if name is not None:
-        collect_figures(str(name.value), "", collected, name.place, name.option)
     collected.unknown.clear()  # options of reinforcement learning and SGLang
     options.collect_counts(
         collected, {"actor_num_nodes": "nodes", "actor_num_gpus_per_node": "devices_per_node"}

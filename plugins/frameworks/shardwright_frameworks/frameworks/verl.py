@@ -17,13 +17,13 @@ from shardwright_frameworks.configs.keyed_values import (
     count_of,
     degree_of,
     if_on,
+    read_by,
     recompute_of,
     text_of,
     truth_of,
     word_of,
 )
 from shardwright_frameworks.configs.unused_keys import report_unused
-from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.megatron import keep_recomputed_layers
 from shardwright_frameworks.frameworks.nemo import Values
 from shardwright_frameworks.shell.config_folder import Environment
@@ -47,33 +47,29 @@ def _granularity(value: Any) -> str | None:
 
 # Keys of a training engine, below its own path.
 _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
-    "tensor_model_parallel_size": ("tp", degree_of),
-    "pipeline_model_parallel_size": ("pp", degree_of),
-    "virtual_pipeline_model_parallel_size": ("vpp", degree_of),
-    "context_parallel_size": ("cp", degree_of),
-    "ulysses_sequence_parallel_size": ("cp", degree_of),
-    "expert_model_parallel_size": ("ep", degree_of),
-    "expert_parallel_size": ("ep", degree_of),
-    "expert_tensor_parallel_size": ("etp", degree_of),
-    # of engine/automodel.yaml and engine/torchtitan.yaml
-    "tensor_parallel_size": ("tp", degree_of),
-    "pipeline_parallel_size": ("pp", degree_of),
-    "tp_size": ("tp", degree_of),
-    "pp_size": ("pp", degree_of),
-    "cp_size": ("cp", degree_of),
-    "ep_size": ("ep", degree_of),
-    "ulysses_parallel_size": ("cp", degree_of),
-    **{each: (each, degree_of) for each in ("tp", "pp", "vpp", "cp", "ep", "etp")},  # of mlite
+    **read_by(
+        degree_of,
+        {"tp": "tensor_model_parallel_size tensor_parallel_size tp_size",
+         "pp": "pipeline_model_parallel_size pipeline_parallel_size pp_size",
+         "vpp": "virtual_pipeline_model_parallel_size",
+         "cp": "context_parallel_size ulysses_sequence_parallel_size cp_size "
+         "ulysses_parallel_size",
+         "ep": "expert_model_parallel_size expert_parallel_size ep_size",
+         "etp": "expert_tensor_parallel_size"},
+    ),
     "activation_checkpointing": ("recompute", recompute_of),
     "activation_checkpoint": ("recompute", word_of),
-    "sequence_parallel": ("sequence_parallel", truth_of),
-    "use_distributed_optimizer": ("distributed_optimizer", truth_of),
-    "optimizer_cpu_offload": ("optimizer_offload", truth_of),
-    "offload_policy": ("optimizer_offload", truth_of),
+    **read_by(
+        truth_of,
+        {"sequence_parallel": "sequence_parallel",
+         "distributed_optimizer": "use_distributed_optimizer",
+         "optimizer_offload": "optimizer_cpu_offload offload_policy"},
+    ),
+    "recompute_num_layers": ("recompute_layers", count_of),
+    **{each: (each, degree_of) for each in ("tp", "pp", "vpp", "cp", "ep", "etp")},
     "dtype": ("precision", _dtype),
     "recompute_granularity": ("recompute", _granularity),
-    "recompute_num_layers": ("recompute_layers", count_of),
-}
+}  # fmt: skip
 # Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
 _BETWEEN_UPDATES = ("param_offload", "optimizer_offload", "grad_offload")
 # verl's files: types of weights, and settings that its Megatron engine always uses.
@@ -170,9 +166,6 @@ def collect_verl(
         ],
         collected,
     )
-    name = collected.placed.get("model.name")
-    if name is not None:
-        collect_figures(str(name.value), "", collected, name.place, name.option)
     methods = [word_of(v) for path, (v, _) in given.items() if path[-1] == "recompute_method"]
     keep_recomputed_layers(collected, methods[-1] if methods else None)
     # A program that depends on a condition is unknown.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import whole
+from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.megatron import UNEVEN
 from shardwright_frameworks.shell.text_marks import Place, unknown_numbers, without_place_marks
 from shardwright_frameworks.shell.variables import Variable
@@ -64,6 +65,9 @@ def collect_devices_of_variables(variables: Variables, collected: Collected) -> 
 
 def complete(collected: Collected, variables: Variables) -> None:
     """Derives dp, the batch and the accumulation, and names what contradicts."""
+    name = collected.placed.get("model.name")
+    if name is not None and not {"model.figures_of", "model.flavor"} & collected.placed.keys():
+        collect_figures(str(name.value), "", collected, name.place, name.option)
     nodes, each = map(collected.count_or_default, ("nodes", "devices_per_node"))
     if nodes and each:
         collected.derive("devices", nodes * each, f"{nodes} nodes x {each} devices")
