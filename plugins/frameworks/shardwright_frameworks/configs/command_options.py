@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.shell.text_marks import (
     Place,
     UnknownValue,
@@ -171,6 +172,18 @@ def _pieces(words: Sequence[Word]) -> Iterator[Word]:
                 yield from (Word(one, place) for one in piece.split())
         elif word.plain:
             yield word
+
+
+def read_pairs(
+    words: Sequence[Word], unknowns: Sequence[UnknownValue]
+) -> Iterator[tuple[str, str | Open, Place]]:
+    """The words `key=value`, with their places; of a path, what is behind its unknown beginning."""
+    for word in words:
+        key, equals, value = word.plain.partition("=")
+        numbers, end = unknown_numbers(value), end_of_path(value.strip("'\""))
+        if equals:
+            is_open = numbers and end is None
+            yield key, Open(unknowns[numbers[0]].reason) if is_open else end or value, word.place
 
 
 def whole(text: str | None) -> int | None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    collect_keys,
     degree_of,
     recompute_of,
     text_of,
@@ -22,6 +24,12 @@ from shardwright_frameworks.frameworks.objectives import report_objective
 _SOURCE = "LLaMA-Factory v1, src/llamafactory/v1/config/training_args.py"
 _FIRST = "LLaMA-Factory, src/llamafactory/hparams/model_args.py: disable_gradient_checkpointing"
 _LORA_RANK = 8  # hparams/finetuning_args.py
+_KEYS: dict[str, tuple[str, Reader]] = {
+    "global_batch_size": ("global_batch", degree_of),
+    "enable_activation_checkpointing": ("recompute", recompute_of),
+    "optim_config.name": ("optimizer", word_of),
+}
+_LORA: dict[str, tuple[str, Reader]] = {"peft_config.r": ("model.lora_rank", degree_of)}
 # Only this form has these keys.
 _MARKS = frozenset({"dist_config", "model_class", "kernel_config", "optim_config", "train_dataset"})
 
@@ -66,37 +74,15 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
 def collect_llama_factory(file: KeyedFile, collected: Collected) -> str | None:
     """Collects the keys that transformers' Trainer does not have, and the defaults of this form;
     returns the DeepSpeed file that they name."""
-    if file.has("global_batch_size"):
-        place = file.place(("global_batch_size",))
-        number = degree_of(file.get("global_batch_size"))
-        collected.set("global_batch", number, place, "global_batch_size")
-    if file.has("enable_activation_checkpointing"):
-        place = file.place(("enable_activation_checkpointing",))
-        kind = recompute_of(file.get("enable_activation_checkpointing"))
-        collected.set("recompute", kind, place, "enable_activation_checkpointing")
-    optimizer = ("optim_config", "name")
-    collected.set(
-        "optimizer", word_of(file.get(*optimizer)), file.place(optimizer), ".".join(optimizer)
-    )
-    if word_of(file.get("peft_config", "name")) == "lora":
-        rank = ("peft_config", "r")
-        collected.set(
-            "model.lora_rank", degree_of(file.get(*rank)), file.place(rank), "peft_config.r"
-        )
+    is_lora = word_of(file.get("peft_config", "name")) == "lora"
+    collect_keys(file, collected, _KEYS | (_LORA if is_lora else {}))
     name = str(file.get("dist_config", "name") or "")
     if name.startswith("fsdp"):
         keeps = truth_of(file.get("dist_config", "reshard_after_forward")) is False
         path = ("dist_config", "reshard_after_forward" if keeps else "name")
         collected.set("zero_stage", 2 if keeps else 3, file.place(path), ".".join(path))
     collected.default(
-        _SOURCE,
-        tp=1,
-        pp=1,
-        cp=1,
-        precision="bf16",
-        recompute="full",
-        micro_batch=1,
-        seq_len=2048,
+        _SOURCE, tp=1, pp=1, cp=1, precision="bf16", recompute="full", micro_batch=1, seq_len=2048,
         optimizer="adamw",
-    )
+    )  # fmt: skip
     return text_of(file.get("dist_config", "config_file")) if name == "deepspeed" else None

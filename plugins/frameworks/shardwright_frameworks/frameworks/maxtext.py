@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import read_pairs
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import (
@@ -21,10 +22,9 @@ from shardwright_frameworks.configs.keyed_values import (
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.configs.python_file import PythonFile, dotted
 from shardwright_frameworks.shell.config_folder import ConfigFolder
-from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
+from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word
 
 _DEFAULTS = "MaxText, configs/base.yml (2025-11)"
-_PAIR = re.compile(r"-{0,2}([A-Za-z_]\w*)=(.*)", re.S)
 _QUANTIZATION = {
     "int8": "int8", "fp8": "fp8", "nanoo_fp8": "fp8", "fp8_full": "fp8", "fp8_gpu": "fp8",
     "fp8_nanoo": "fp8", "te_fp8_delayedscaling": "fp8", "te_fp8_currentscaling": "fp8",
@@ -71,22 +71,17 @@ def given_by_words(
 ) -> Given:
     """`key=value` arguments; a later one wins, which is a contradiction where it differs."""
     found: Given = {}
-    for word in words:
-        pair = _PAIR.fullmatch(word.plain)
-        if pair is None:
+    for name, value, place in read_pairs(words, unknowns):
+        key = name.removeprefix("-").removeprefix("-")
+        if not key.isidentifier():
             continue
-        key, value = pair[1], pair[2]
-        numbers = unknown_numbers(value)
-        if numbers:
-            unknown = unknowns[numbers[0]]
-            collected.report_unresolved(key, unknown.reason, word.place)
-            found[key] = (Open(unknown.reason), word.place)
-            continue
-        written = key in found and not isinstance(found[key][0], Open)
-        if written and found[key][0] != value and key in _MARKS | set(_KEYS):
+        if isinstance(value, Open):
+            collected.report_unresolved(key, value.why, place)
+        both_known = isinstance(value, str) and isinstance(found.get(key, (Open(""),))[0], str)
+        if both_known and found[key][0] != value and key in _MARKS | set(_KEYS):
             about = _KEYS.get(key, ("", word_of))[0]
-            collected.report_repeated(about, key, found[key], (value, word.place))
-        found[key] = (value, word.place)
+            collected.report_repeated(about, key, found[key], (value, place))
+        found[key] = (value, place)
     return found
 
 

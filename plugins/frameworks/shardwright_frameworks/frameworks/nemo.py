@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Options
+from shardwright_frameworks.configs.command_options import Options, read_pairs
 from shardwright_frameworks.configs.interpolation import Open, resolved
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
@@ -38,8 +38,6 @@ from shardwright_frameworks.shell.text_marks import (
     Place,
     UnknownValue,
     Word,
-    end_of_path,
-    unknown_numbers,
 )
 
 _DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
@@ -170,22 +168,15 @@ def values_of_words(
 ) -> Values:
     """Hydra's overrides: `model.tensor_model_parallel_size=8`, `++trainer.num_nodes=4`."""
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
-    for word in words:
-        key, equals, value = word.plain.partition("=")
+    for key, value, place in read_pairs(words, unknowns):
         path = tuple(key.lstrip("+~-").split("."))
-        if not equals or key.startswith("--") or not all(part.isidentifier() for part in path):
+        if key.startswith("--") or not all(part.isidentifier() for part in path):
             continue
-        numbers, end = unknown_numbers(value), end_of_path(value.strip("'\""))
-        if numbers and end is None:
-            # It replaces a file's value all the same.
-            unknown = unknowns[numbers[0]]
-            found[path] = (Open(unknown.reason), word.place)
-            continue
-        plain = end or value.strip("'\"")
-        was_known = path in found and not isinstance(found[path][0], Open)
-        if was_known and found[path][0] != plain and path[-1] in KEYS:
-            collected.report_repeated(KEYS[path[-1]][0], key, found[path], (plain, word.place))
-        found[path] = (plain, word.place)
+        plain = value if isinstance(value, Open) else value.strip("'\"")
+        both_known = isinstance(plain, str) and isinstance(found.get(path, (Open(""),))[0], str)
+        if both_known and found[path][0] != plain and path[-1] in KEYS:
+            collected.report_repeated(KEYS[path[-1]][0], key, found[path], (plain, place))
+        found[path] = (plain, place)  # an unknown value replaces a file's all the same
     return found
 
 

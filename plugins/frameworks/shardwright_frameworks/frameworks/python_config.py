@@ -7,7 +7,15 @@ import re
 from collections.abc import Mapping
 
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.keyed_values import count_of, degree_of, recompute_of, truth_of
+from shardwright_frameworks.configs.keyed_values import (
+    Reader,
+    count_of,
+    degree_of,
+    read_by,
+    recompute_of,
+    text_of,
+    truth_of,
+)
 from shardwright_frameworks.configs.python_file import PythonFile
 from shardwright_frameworks.configs.python_values import PythonValues
 from shardwright_frameworks.frameworks.flavors import collect_figures
@@ -66,6 +74,21 @@ _PERFORMANCE = {
 }  # fmt: skip
 # NeMo's and Megatron-Bridge's classes of models (Llama3Config70B, Qwen3ModelProvider).
 _MODEL_CLASS = re.compile(r"\d\w*(Config|Provider)|(Config|Provider)\d")
+_TYPES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32",
+          "torch.tf32": "tf32"}  # fmt: skip
+_INTERNEVO: Mapping[str, tuple[str, Reader]] = {
+    **read_by(
+        degree_of,
+        {"seq_len": "data.seq_len", "micro_batch": "data.micro_bsz", "vpp": "model.num_chunks",
+         "gradient_accumulation": "data.micro_num", "model.num_layers": "model.num_layers",
+         "model.hidden_size": "model.hidden_size", "model.num_heads": "model.num_attention_heads",
+         "model.num_kv_heads": "model.num_kv_attention_heads", "model.top_k": "moe.top_k",
+         "model.vocab_size": "model.vocab_size", "model.num_experts": "model.num_experts"},
+    ),
+    "model.use_flash_attn": ("flash_attention", truth_of),
+    "model.checkpoint": ("recompute", recompute_of),
+    "model.dtype": ("precision", lambda value: _TYPES.get(str(value))),
+}  # fmt: skip
 _CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
 
 
@@ -241,30 +264,10 @@ def collect_internevo(top: PythonValues, collected: Collected) -> None:
             if path in top.values:
                 value, place = top.values[path]
                 collected.set(key, degree_of(value), place, ".".join(path))
-    plain = {
-        ("data", "seq_len"): ("seq_len", degree_of),
-        ("data", "micro_bsz"): ("micro_batch", degree_of),
-        ("data", "micro_num"): ("gradient_accumulation", degree_of),
-        ("model", "num_layers"): ("model.num_layers", degree_of),
-        ("model", "hidden_size"): ("model.hidden_size", degree_of),
-        ("model", "num_attention_heads"): ("model.num_heads", degree_of),
-        ("model", "num_kv_attention_heads"): ("model.num_kv_heads", degree_of),
-        ("model", "vocab_size"): ("model.vocab_size", degree_of),
-        ("model", "num_experts"): ("model.num_experts", degree_of),
-        ("model", "num_chunks"): ("vpp", degree_of),
-        ("moe", "top_k"): ("model.top_k", degree_of),
-        ("model", "use_flash_attn"): ("flash_attention", truth_of),
-        ("model", "checkpoint"): ("recompute", recompute_of),
-    }
-    for path, (key, reader) in plain.items():
-        if path in top.values:
-            value, place = top.values[path]
-            collected.set(key, reader(value), place, ".".join(path))
-    if ("model", "dtype") in top.values:
-        value, place = top.values[("model", "dtype")]
-        word = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
-        collected.set("precision", word.get(str(value).replace("torch.tf32", "tf32")), place,
-                     "model.dtype")  # fmt: skip
+    for path, (value, place) in top.values.items():
+        about, reader = _INTERNEVO.get(".".join(path), ("", text_of))
+        if about:
+            collected.set(about, reader(value), place, ".".join(path))
     weight = degree_of(top.values.get(("parallel", "weight", "size"), (1, None))[0]) or 1
     for path in (("parallel", "zero1", "size"), ("parallel", "zero1")) if weight == 1 else ():
         if path in top.values:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.command_options import read_pairs
+from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
@@ -20,9 +22,10 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.flavors import collect_figures
-from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word, unknown_numbers
+from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word
 
 _DEFAULTS = "torchtune 0.6, recipes/full_finetune_distributed.py"
+_SHARDING = ("data_parallel_", "fsdp_")
 _RECIPE = re.compile(r".*_(distributed|single_device)$")
 
 
@@ -65,38 +68,22 @@ def collect_torchtune(
 ) -> None:
     """Collects a recipe; `key=value` of the command line override it."""
     values: dict[str, tuple[Any, Place]] = {}
-    if file is not None:
-        values = {
-            ".".join(path): (file.get(*path), file.place(path))
-            for path in file.values
-            if ".".join(path) in _KEYS or path[0].startswith(("data_parallel_", "fsdp_"))
-        }
-    given = {word.plain.partition("=")[0] for word in words}
-    for key in () if file is None else tuple(values):
+    for path in () if file is None else tuple(file.values):
         assert file is not None
-        unset = file.open(*key.split("."))
-        about = "dp" if key.startswith("data_parallel_") else _KEYS.get(key, ("zero_stage",))[0]
-        if unset is not None and key not in given:
-            collected.leave_open(about, key, unset.why, values[key][1])
+        values[".".join(path)] = (file.open(*path) or file.get(*path), file.place(path))
+    for key, value, place in read_pairs(words, unknowns):
+        known = not isinstance(value, Open) and not isinstance(values.get(key, ("",))[0], Open)
+        if key in _KEYS and key in values and known and str(values[key][0]) != value:
+            collected.report_override(_KEYS[key][0], key, values[key], (value, place))
+        values[key] = (value, place)
+    for key, (value, place) in list(values.items()):
+        shards = "dp" if key.startswith("data_parallel_") else "zero_stage"
+        about = _KEYS.get(key, (shards if key.startswith(_SHARDING) else "",))[0]
+        if about and isinstance(value, Open):
+            collected.leave_open(about, key, value.why, place)
             del values[key]
-    for word in words:
-        key, equals, value = word.plain.partition("=")
-        if not equals or key.startswith("-"):
-            continue
-        if numbers := unknown_numbers(value):
-            about = "dp" if key.startswith("data_parallel_") else _KEYS.get(key, ("",))[0]
-            if about:
-                unknown = unknowns[numbers[0]]
-                collected.leave_open(about, key, unknown.reason, word.place)
-                values.pop(key, None)
-            continue
-        if key in _KEYS and key in values and str(values[key][0]) != value:
-            collected.report_override(_KEYS[key][0], key, values[key], (value, word.place))
-        values[key] = (value, word.place)
-    for key, (about, reader) in _KEYS.items():
-        if key in values:
-            value, place = values[key]
-            collected.set(about, reader(value), place, key)
+        elif key in _KEYS:
+            collected.set(about, _KEYS[key][1](value), place, key)
     _collect_sharding(values, collected)
     _collect_model(values, collected)
     collected.default(
