@@ -186,6 +186,11 @@ def read_pairs(
             yield key, Open(unknowns[numbers[0]].reason) if is_open else end or value, word.place
 
 
+def by_key(fields: Mapping[str, str]) -> dict[str, str]:
+    """The field of each key, from the keys of each field."""
+    return {key: field for field, keys in fields.items() for key in keys.split()}
+
+
 def whole(text: str | None) -> int | None:
     """The whole number of a text: `8`, `4_096`, `8.0`, `"8"`; None where it is none."""
     if text is None:

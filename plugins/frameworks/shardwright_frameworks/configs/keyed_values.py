@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import truth, whole
+from shardwright_frameworks.configs.command_options import by_key, truth, whole
 from shardwright_frameworks.configs.interpolation import Key
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.known_options import is_known
@@ -60,7 +60,7 @@ def text_of(value: Any) -> str | None:
 
 def read_by(reader: Reader, fields: Mapping[str, str]) -> dict[str, tuple[str, Reader]]:
     """Entries of a table of keys with one reader, from the keys of each field."""
-    return {key: (field, reader) for field, keys in fields.items() for key in keys.split()}
+    return {key: (field, reader) for key, field in by_key(fields).items()}
 
 
 def collect_keys(

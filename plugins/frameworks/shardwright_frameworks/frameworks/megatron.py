@@ -16,6 +16,7 @@ from shardwright_frameworks.configs.command_options import (
     Option,
     Options,
     WordReaders,
+    by_key,
     option_key,
     whole,
 )
@@ -25,40 +26,28 @@ from simulator.values.pipeline_layout import layout_stages
 
 _DEFAULTS = "Megatron-LM core_v0.14, megatron/training/arguments.py"
 
-_COUNTS = {
-    "tensor_model_parallel_size": "tp",
-    "model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-    "moe_expert_parallel_size": "ep",
-    "expert_tensor_parallel_size": "etp",
-    "num_distributed_optimizer_instances": "dp_replicate",
-    "num_virtual_stages_per_pipeline_rank": "vpp",
-    "micro_batch_size": "micro_batch",
-    "batch_size": "micro_batch",
-    "global_batch_size": "global_batch",
-    "seq_length": "seq_len",
-    "encoder_seq_length": "seq_len",
-    "zero_stage": "zero_stage",
-    "num_layers": "model.num_layers",
-    "encoder_num_layers": "model.num_layers",
-    "hidden_size": "model.hidden_size",
-    "ffn_hidden_size": "model.ffn_size",
-    "num_attention_heads": "model.num_heads",
-    "kv_channels": "model.head_dim",
-    "vocab_size": "model.vocab_size",
-    "padded_vocab_size": "model.vocab_size",
-    "max_position_embeddings": "model.max_positions",
-    "num_experts": "model.num_experts",
-    "moe_num_experts": "model.num_experts",  # of MegaBlocks, with `moe_top_k`
-    "moe_top_k": "model.top_k",
-    "moe_router_topk": "model.top_k",
-    "moe_topk": "model.top_k",
-    "topk": "model.top_k",
-    "moe_ffn_hidden_size": "model.moe_ffn_size",
-    "mtp_num_layers": "model.mtp_layers",
-}
+DEGREES = by_key(
+    {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size",
+     "cp": "context_parallel_size", "ep": "expert_model_parallel_size",
+     "etp": "expert_tensor_parallel_size", "vpp": "num_virtual_stages_per_pipeline_rank"}
+)  # fmt: skip
+"""Degrees of Megatron-Core, by its names for them."""
+SIZES = by_key(
+    {"micro_batch": "micro_batch_size", "global_batch": "global_batch_size",
+     "seq_len": "encoder_seq_length seq_length", "model.num_layers": "num_layers",
+     "model.hidden_size": "hidden_size", "model.ffn_size": "ffn_hidden_size",
+     "model.num_heads": "num_attention_heads", "model.head_dim": "kv_channels",
+     "model.vocab_size": "vocab_size", "model.max_positions": "max_position_embeddings",
+     "model.num_experts": "num_experts", "model.top_k": "moe_router_topk",
+     "model.moe_ffn_size": "moe_ffn_hidden_size", "model.mtp_layers": "mtp_num_layers"}
+)  # fmt: skip
+"""The same of the batch and of the model."""
+_COUNTS = DEGREES | SIZES | by_key(
+    {"tp": "model_parallel_size", "ep": "moe_expert_parallel_size", "micro_batch": "batch_size",
+     "dp_replicate": "num_distributed_optimizer_instances", "zero_stage": "zero_stage",
+     "model.num_layers": "encoder_num_layers", "model.vocab_size": "padded_vocab_size",
+     "model.num_experts": "moe_num_experts", "model.top_k": "moe_top_k moe_topk topk"}
+)  # fmt: skip
 _FLAGS: dict[str, tuple[str, Value, Value]] = {
     "sequence_parallel": ("sequence_parallel", True, False),
     "use_distributed_optimizer": ("distributed_optimizer", True, False),

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Options, read_pairs
+from shardwright_frameworks.configs.command_options import Options, by_key, read_pairs
 from shardwright_frameworks.configs.interpolation import Open, resolved
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
@@ -26,7 +26,9 @@ from shardwright_frameworks.configs.keyed_values import (
 )
 from shardwright_frameworks.frameworks.flavors import collect_figures
 from shardwright_frameworks.frameworks.megatron import (
+    DEGREES,
     EXPERT_OVERLAP,
+    SIZES,
     collect_expert_overlap,
     collect_experts,
     collect_layout,
@@ -97,25 +99,15 @@ def _untied(value: Any) -> bool | None:
 
 
 KEYS: dict[str, tuple[str, Reader]] = {
+    **{key: (about, degree_of) for key, about in (DEGREES | SIZES).items()},
     **read_by(
         degree_of,
-        {"tp": "tensor_model_parallel_size tensor_parallelism",
-         "pp": "pipeline_model_parallel_size pipeline_parallelism",
-         "vpp": "virtual_pipeline_model_parallel_size virtual_pipeline_parallelism "
-         "num_virtual_stages_per_pipeline_rank",
-         "cp": "context_parallel_size context_parallelism",
-         "ep": "expert_model_parallel_size expert_parallelism",
-         "etp": "expert_tensor_parallel_size", "micro_batch": "micro_batch_size",
-         "global_batch": "global_batch_size",
-         "seq_len": "encoder_seq_length seq_length sequence_length", "nodes": "num_nodes nnodes",
+        {"tp": "tensor_parallelism", "pp": "pipeline_parallelism", "cp": "context_parallelism",
+         "ep": "expert_parallelism", "seq_len": "sequence_length", "nodes": "num_nodes nnodes",
+         "vpp": "virtual_pipeline_model_parallel_size virtual_pipeline_parallelism",
          "devices_per_node": "num_gpus_per_node gpus_per_node nproc_per_node",
-         "devices": "num_gpus", "model.num_layers": "num_layers",
-         "model.hidden_size": "hidden_size", "model.ffn_size": "ffn_hidden_size",
-         "model.num_heads": "num_attention_heads", "model.num_kv_heads": "num_query_groups",
-         "model.head_dim": "kv_channels", "model.vocab_size": "vocab_size",
-         "model.max_positions": "max_position_embeddings",
-         "model.num_experts": "num_moe_experts num_experts", "model.top_k": "moe_router_topk",
-         "model.moe_ffn_size": "moe_ffn_hidden_size", "model.mtp_layers": "mtp_num_layers"},
+         "devices": "num_gpus", "model.num_kv_heads": "num_query_groups",
+         "model.num_experts": "num_moe_experts"},
     ),
     **read_by(
         truth_of,
@@ -462,19 +454,14 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
 
 def collect_performance_script(options: Options, collected: Collected) -> None:
     """The arguments of NeMo's and Bridge's performance scripts (`-tp 4 -ng 64 -c bf16`)."""
-    options.collect_counts(
-        collected,
-        {"tp": "tp", "tensor_parallel_size": "tp", "tensor_model_parallel_size": "tp", "pp": "pp",
-         "pipeline_parallel_size": "pp", "pipeline_model_parallel_size": "pp", "cp": "cp",
-         "context_parallel_size": "cp", "vp": "vpp", "virtual_pipeline_parallel_size": "vpp",
-         "virtual_pipeline_model_parallel_size": "vpp", "ep": "ep", "expert_parallel_size": "ep",
-         "expert_model_parallel_size": "ep", "et": "etp", "expert_tensor_parallel_size": "etp",
-         "mb": "micro_batch", "micro_batch_size": "micro_batch", "gb": "global_batch",
-         "global_batch_size": "global_batch", "ng": "devices", "num_gpus": "devices",
-         "gn": "devices_per_node", "gpus_per_node": "devices_per_node", "nodes": "nodes",
-         "devices": "devices_per_node", "sl": "seq_len",
-         "seq_length": "seq_len"},
+    counts = DEGREES | by_key(
+        {"tp": "tp tensor_parallel_size", "pp": "pp pipeline_parallel_size", "cp": "cp",
+         "vpp": "vp virtual_pipeline_parallel_size virtual_pipeline_model_parallel_size",
+         "ep": "ep expert_parallel_size", "etp": "et", "micro_batch": "mb micro_batch_size",
+         "global_batch": "gb global_batch_size", "devices": "ng num_gpus", "nodes": "nodes",
+         "devices_per_node": "gn gpus_per_node devices", "seq_len": "sl seq_length"}
     )  # fmt: skip
+    options.collect_counts(collected, counts)
     precision, device = ("precision", precision_of), ("device", str)
     options.collect_words(
         collected, {"c": precision, "compute_dtype": precision, "g": device, "gpu": device}

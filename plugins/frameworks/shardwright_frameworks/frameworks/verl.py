@@ -24,7 +24,7 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.configs.unused_keys import report_unused
-from shardwright_frameworks.frameworks.megatron import keep_recomputed_layers
+from shardwright_frameworks.frameworks.megatron import DEGREES, keep_recomputed_layers
 from shardwright_frameworks.frameworks.nemo import Values
 from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place
@@ -47,15 +47,13 @@ def _granularity(value: Any) -> str | None:
 
 # Keys of a training engine, below its own path.
 _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
+    **{key: (about, degree_of) for key, about in DEGREES.items()},
     **read_by(
         degree_of,
-        {"tp": "tensor_model_parallel_size tensor_parallel_size tp_size",
-         "pp": "pipeline_model_parallel_size pipeline_parallel_size pp_size",
-         "vpp": "virtual_pipeline_model_parallel_size",
-         "cp": "context_parallel_size ulysses_sequence_parallel_size cp_size "
-         "ulysses_parallel_size",
-         "ep": "expert_model_parallel_size expert_parallel_size ep_size",
-         "etp": "expert_tensor_parallel_size"},
+        {"tp": "tensor_parallel_size tp_size tp", "pp": "pipeline_parallel_size pp_size pp",
+         "vpp": "virtual_pipeline_model_parallel_size vpp", "etp": "etp",
+         "cp": "ulysses_sequence_parallel_size ulysses_parallel_size cp_size cp",
+         "ep": "expert_parallel_size ep_size ep"},
     ),
     "activation_checkpointing": ("recompute", recompute_of),
     "activation_checkpoint": ("recompute", word_of),
@@ -66,7 +64,6 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
          "optimizer_offload": "optimizer_cpu_offload offload_policy"},
     ),
     "recompute_num_layers": ("recompute_layers", count_of),
-    **{each: (each, degree_of) for each in ("tp", "pp", "vpp", "cp", "ep", "etp")},
     "dtype": ("precision", _dtype),
     "recompute_granularity": ("recompute", _granularity),
 }  # fmt: skip
