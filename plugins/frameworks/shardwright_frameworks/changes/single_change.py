@@ -115,13 +115,7 @@ def _with_degree(run: TrainingRun, axis: str, degree: int) -> TrainingRun | None
         return None
     return with_settings(
         run,
-        {
-            axis: degree,
-            "dp": dp,
-            "vpp": vpp,
-            "schedule": schedule,
-            "sequence_parallel": sequence,
-        },
+        {axis: degree, "dp": dp, "vpp": vpp, "schedule": schedule, "sequence_parallel": sequence},
     )
 
 

@@ -27,11 +27,7 @@ EXAMPLES = (
     "plan.json --against run/"
 )
 _SEARCH_S = 30.0
-_ERRORS: dict[int, type[ShardwrightError]] = {
-    2: InputError,
-    3: InfeasibleError,
-    4: ToleranceError,
-}
+_ERRORS: dict[int, type[ShardwrightError]] = {2: InputError, 3: InfeasibleError, 4: ToleranceError}
 
 
 def check(

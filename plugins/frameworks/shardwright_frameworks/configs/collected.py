@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from shardwright.requests.imported_run import (
     Contradiction,
@@ -176,9 +177,11 @@ class Collected:
             self.contradictions.append(found)
 
     def report_repeated(
-        self, key: str, option: str, old: tuple[Value, Place], new: tuple[Value, Place]
+        self, key: str, option: str, old: tuple[Any, Place] | None, new: tuple[Any, Place]
     ) -> None:
-        """Reports an option that a command line has twice."""
+        """Reports an option that a command line has twice, with two known values."""
+        if old is None or old[0] == new[0] or not {type(old[0]), type(new[0])} <= {str}:
+            return
         text = f"{option} is {old[0]} ({old[1]}) and {new[0]} ({new[1]}); the later one wins"
         self.report_contradiction(key, text, old[1], new[1])
 

@@ -16,6 +16,11 @@ _ALIKE: Mapping[tuple[str, str], frozenset[Value]] = {
     ("torchtitan", "zero_stage"): frozenset({1, 2}),  # fsdp_reshard_after_forward = "never"
     ("maxtext", "recompute"): frozenset({"minimal", "minimal_with_context"}),
 }
+AXES = ("tp", "pp", "vpp", "cp", "ep", "dp")
+_SETTINGS = (
+    "zero_stage", "micro_batch", "global_batch", "seq_len", "precision", "recompute",
+    "optimizer_offload",
+)  # fmt: skip
 _MODEL = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "num_experts", "vocab_size")
 
 
@@ -70,19 +75,8 @@ def planned_values(planned: PlannedRun, gaps: tuple[Unexpressed, ...] = ()) -> M
     model = run.model
     return {
         "devices": planned.run.degrees.num_devices,
-        "tp": run.degrees.tp,
-        "pp": run.degrees.pp,
-        "vpp": run.degrees.vpp,
-        "cp": run.degrees.cp,
-        "ep": run.degrees.ep,
-        "dp": run.degrees.dp,
-        "zero_stage": run.zero_stage,
-        "micro_batch": run.micro_batch,
-        "global_batch": run.global_batch,
-        "seq_len": run.seq_len,
-        "precision": run.precision,
-        "recompute": run.recompute,
-        "optimizer_offload": run.optimizer_offload,
+        **{axis: getattr(run.degrees, axis) for axis in AXES},
+        **{name: getattr(run, name) for name in _SETTINGS},
         **{f"model.{name}": getattr(model, name) for name in _MODEL},
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardwright_frameworks.exports.agreement import AXES
 from shardwright_frameworks.exports.cost_of_gaps import CostOfGaps
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 from simulator.values.prediction import Interval
@@ -28,14 +29,7 @@ def plan_check(planned: PlannedRun, target: str, costs: CostOfGaps) -> dict[str,
         "steps": STEPS,
         "warm_up_steps": WARM_UP,
         "world_size": planned.run.degrees.num_devices,
-        "degrees": {
-            "tp": run.degrees.tp,
-            "pp": run.degrees.pp,
-            "vpp": run.degrees.vpp,
-            "cp": run.degrees.cp,
-            "ep": run.degrees.ep,
-            "dp": run.degrees.dp,
-        },
+        "degrees": {axis: getattr(run.degrees, axis) for axis in AXES},
         "step_time_s": _interval(figures.step_time_s.scaled(factor)),
         "tokens_per_s": _interval(figures.per_s.scaled(1.0 / factor)),
         "tokens_per_s_per_device": _interval(

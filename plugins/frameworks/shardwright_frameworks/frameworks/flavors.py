@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import re
 
-from profiles.model.figures.figures_from_config import (
-    CONFIG_KINDS,
-    figures_of_config,
-    model_type,
-)
+from profiles.model.figures.figures_from_config import CONFIG_KINDS, figures_of_config, model_type
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import model_named, resolve_model
 from shardwright.requests.table_row import SHIPPED

@@ -77,10 +77,9 @@ def given_by_words(
             continue
         if isinstance(value, Open):
             collected.report_unresolved(key, value.why, place)
-        both_known = isinstance(value, str) and isinstance(found.get(key, (Open(""),))[0], str)
-        if both_known and found[key][0] != value and key in _MARKS | set(_KEYS):
+        if key in _MARKS | set(_KEYS):
             about = _KEYS.get(key, ("", word_of))[0]
-            collected.report_repeated(about, key, found[key], (value, place))
+            collected.report_repeated(about, key, found.get(key), (value, place))
         found[key] = (value, place)
     return found
 

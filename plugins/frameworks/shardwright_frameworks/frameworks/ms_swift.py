@@ -45,13 +45,9 @@ def collect_megatron(options: Options, collected: Collected) -> None:
     # torch_dtype is that of the checkpoint, bf16 in models of these years.
     collected.default(
         "ms-swift 3.x and 4.x, swift/megatron/arguments/megatron_args.py",
-        distributed_optimizer=True,
-        zero_stage=1,
-        precision="bf16",
-        micro_batch=1,
-        global_batch=16,
-        recompute="selective",
-    )
+        distributed_optimizer=True, zero_stage=1, precision="bf16", micro_batch=1, global_batch=16,
+        recompute="selective"
+    )  # fmt: skip
     # --model_name is how the trained assistant calls itself.
     named = tuple(option for option in options.given if option.key != "model_name")
     options = Options(named, options.unknowns)

@@ -36,11 +36,7 @@ from shardwright_frameworks.frameworks.megatron import (
 )
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
-from shardwright_frameworks.shell.text_marks import (
-    Place,
-    UnknownValue,
-    Word,
-)
+from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word
 
 _DEFAULTS = "Megatron-Core v0.14, model_parallel_config.py"
 _PRECISIONS = {
@@ -55,12 +51,7 @@ def precision_of(value: Any) -> str | None:
     word = str(value).lower().removesuffix(".0")
     if word in _PRECISIONS:
         return _PRECISIONS[word]
-    for part, kind in (
-        ("nvfp4", "nvfp4"),
-        ("mxfp8", "mxfp8"),
-        ("fp8_mx", "mxfp8"),
-        ("fp8", "fp8"),
-    ):
+    for part, kind in (("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("fp8_mx", "mxfp8"), ("fp8", "fp8")):
         if part in word:
             return kind
     return None
@@ -165,9 +156,8 @@ def values_of_words(
         if key.startswith("--") or not all(part.isidentifier() for part in path):
             continue
         plain = value if isinstance(value, Open) else value.strip("'\"")
-        both_known = isinstance(plain, str) and isinstance(found.get(path, (Open(""),))[0], str)
-        if both_known and found[path][0] != plain and path[-1] in KEYS:
-            collected.report_repeated(KEYS[path[-1]][0], key, found[path], (plain, place))
+        if path[-1] in KEYS:
+            collected.report_repeated(KEYS[path[-1]][0], key, found.get(path), (plain, place))
         found[path] = (plain, place)  # an unknown value replaces a file's all the same
     return found
 

@@ -75,15 +75,9 @@ def collect_defaults(file: KeyedFile, collected: Collected) -> None:
     config = str(file.get("modules", trainer, "config"))
     if framework == "megatron":
         collected.default(
-            _SOURCE,
-            precision="bf16",
-            distributed_optimizer=True,
-            zero_stage=1,
-            optimizer="adam",
-            recompute="none",
-            sequence_parallel=True,
-            **_OF_TRAINER.get(config, {}),
-        )
+            _SOURCE, precision="bf16", distributed_optimizer=True, zero_stage=1, optimizer="adam",
+            recompute="none", sequence_parallel=True, **_OF_TRAINER.get(config, {})
+        )  # fmt: skip
     elif framework == "torchtitan":
         collected.default(
             "Primus, primus/configs/modules/torchtitan/pre_trainer.yaml",

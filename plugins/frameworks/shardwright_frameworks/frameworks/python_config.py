@@ -13,7 +13,6 @@ from shardwright_frameworks.configs.keyed_values import (
     degree_of,
     read_by,
     recompute_of,
-    text_of,
     truth_of,
 )
 from shardwright_frameworks.configs.python_file import PythonFile
@@ -264,10 +263,9 @@ def collect_internevo(top: PythonValues, collected: Collected) -> None:
             if path in top.values:
                 value, place = top.values[path]
                 collected.set(key, degree_of(value), place, ".".join(path))
-    for path, (value, place) in top.values.items():
-        about, reader = _INTERNEVO.get(".".join(path), ("", text_of))
-        if about:
-            collected.set(about, reader(value), place, ".".join(path))
+    for name, (about, reader) in _INTERNEVO.items():
+        if (value := top.values.get(tuple(name.split(".")))) is not None:
+            collected.set(about, reader(value[0]), value[1], name)
     weight = degree_of(top.values.get(("parallel", "weight", "size"), (1, None))[0]) or 1
     for path in (("parallel", "zero1", "size"), ("parallel", "zero1")) if weight == 1 else ():
         if path in top.values:

@@ -72,9 +72,10 @@ def collect_torchtune(
         assert file is not None
         values[".".join(path)] = (file.open(*path) or file.get(*path), file.place(path))
     for key, value, place in read_pairs(words, unknowns):
-        known = not isinstance(value, Open) and not isinstance(values.get(key, ("",))[0], Open)
-        if key in _KEYS and key in values and known and str(values[key][0]) != value:
-            collected.report_override(_KEYS[key][0], key, values[key], (value, place))
+        old = values.get(key, (Open(""), place))
+        known = not isinstance(value, Open) and not isinstance(old[0], Open)
+        if key in _KEYS and known and str(old[0]) != value:
+            collected.report_override(_KEYS[key][0], key, old, (str(value), place))
         values[key] = (value, place)
     for key, (value, place) in list(values.items()):
         shards = "dp" if key.startswith("data_parallel_") else "zero_stage"

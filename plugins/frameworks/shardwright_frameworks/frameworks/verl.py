@@ -172,19 +172,10 @@ def collect_verl(
         collected.leave_open("tp", "megatron.tensor_model_parallel_size", why, place)
     each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
     collected.default(
-        _SOURCE,
-        tp=1,
-        pp=1,
-        vpp=1,
-        cp=1,
-        ep=1,
-        precision="bf16",
-        optimizer="adamw",
-        sequence_parallel=megatron,
-        recompute="none" if megatron or _engine(given) == "automodel" else "full",
-        nodes=1,
-        **dict(each),
-    )
+        _SOURCE, tp=1, pp=1, vpp=1, cp=1, ep=1, precision="bf16", optimizer="adamw",
+        sequence_parallel=megatron, recompute="none" if megatron or _engine(given) == "automodel"
+        else "full", nodes=1, **dict(each)
+    )  # fmt: skip
 
 
 def _has_policy(given: Values) -> bool:
@@ -213,11 +204,7 @@ def _engine(given: Values) -> str:
 def _is_other(path: tuple[str, ...]) -> bool:
     """Whether a key belongs to generation, a reference, a critic or a reward."""
     return (
-        path[:2]
-        in (
-            ("actor_rollout_ref", "rollout"),
-            ("actor_rollout_ref", "ref"),
-        )
+        path[:2] in (("actor_rollout_ref", "rollout"), ("actor_rollout_ref", "ref"))
         or path[0] in _OTHERS
         or "turbo_config" in path
     )

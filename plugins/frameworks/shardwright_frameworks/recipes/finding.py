@@ -21,11 +21,7 @@ class Verdict(StrEnum):
 
 
 # Exit codes of the project (profiles/errors.py); other verdicts are remarks.
-_CODES = {
-    Verdict.CANNOT_START: 2,
-    Verdict.DOES_NOT_FIT: 3,
-    Verdict.SLOWER: 4,
-}
+_CODES = {Verdict.CANNOT_START: 2, Verdict.DOES_NOT_FIT: 3, Verdict.SLOWER: 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,7 +292,4 @@ def _recompute(planned: PlannedRun, kind: str, layers: int) -> dict[str, Any]:
         modules.append("moe_act")
     if kind == "up-projection":
         modules.append("mla_up_proj")
-    return {
-        "recompute_granularity": "selective",
-        "recompute_modules": modules or ["core_attn"],
-    }
+    return {"recompute_granularity": "selective", "recompute_modules": modules or ["core_attn"]}
