@@ -177,7 +177,7 @@ def _pieces(words: Sequence[Word]) -> Iterator[Word]:
 def read_pairs(
     words: Sequence[Word], unknowns: Sequence[UnknownValue]
 ) -> Iterator[tuple[str, str | Open, Place]]:
-    """The words `key=value`, with their places; of a path, what is behind its unknown beginning."""
+    """The words `key=value`, with their places; paths without an unknown beginning."""
     for word in words:
         key, equals, value = word.plain.partition("=")
         numbers, end = unknown_numbers(value), end_of_path(value.strip("'\""))
