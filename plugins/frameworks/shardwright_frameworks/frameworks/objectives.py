@@ -33,4 +33,5 @@ def report_objective(word: str | None, option: str, place: Place, collected: Col
     if plain in ("", "sft", "pt", "pretrain", "none", "false"):
         return
     why = _NOT_COUNTED.get(plain, "its work in addition to plain training is not counted")
-    collected.report_unresolved(option, f"{word}: {why}", place)
+    if not any(each.why == f"{word}: {why}" for each in collected.unresolved):  # by its program
+        collected.report_unresolved(option, f"{word}: {why}", place)

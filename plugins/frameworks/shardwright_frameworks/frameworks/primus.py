@@ -8,6 +8,7 @@ import re
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
+from shardwright_frameworks.frameworks.nemo import Values
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 
 _TRAINERS = ("pre_trainer", "post_trainer")
@@ -69,8 +70,11 @@ def _extended(name: str, folder: ConfigFolder) -> list[KeyedFile]:
     return [*(part for path in paths for part in _extended(path, folder)), file]
 
 
-def collect_defaults(file: KeyedFile, collected: Collected) -> None:
-    """Sets the defaults of Primus's own files, before those of the framework that it starts."""
+def collect_defaults(file: KeyedFile, collected: Collected, given: Values) -> None:
+    """Sets the defaults of Primus's own files, before those of the framework that it starts.
+
+    given  values of the file and of its presets
+    """
     trainer, framework = started_framework(file)
     config = str(file.get("modules", trainer, "config"))
     if framework == "megatron":
@@ -87,10 +91,7 @@ def collect_defaults(file: KeyedFile, collected: Collected) -> None:
         )
     elif framework == "megatron_bridge":
         flavor = ("modules", trainer, "overrides", "flavor")
-        recipe = file.get(*flavor)
-        if recipe:
-            collected.report_missing(
-                ".".join(flavor),
-                f"the recipe {recipe!r}, which sets all other values, is in Megatron-Bridge",
-                file.place(flavor),
-            )
+        if flavor in given:
+            recipe, place = given[flavor]
+            why = f"the recipe {recipe!r}, which sets all other values, is in Megatron-Bridge"
+            collected.report_missing(".".join(flavor), why, place)

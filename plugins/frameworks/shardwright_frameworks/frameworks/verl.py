@@ -26,6 +26,7 @@ from shardwright_frameworks.configs.keyed_values import (
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks.megatron import DEGREES, keep_recomputed_layers
 from shardwright_frameworks.frameworks.nemo import Values
+from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place
 
@@ -151,6 +152,9 @@ def collect_verl(
             collected.leave_open("model.lora_rank", ".".join(path), why, place)
         if path not in own and (_is_other(path) or path[-1] in _IMPLIED):
             collected.use(path[-1], place)
+    if truth_of(given.get(("distillation", "enabled"), (None,))[0]):
+        place = given["distillation", "enabled"][1]
+        report_objective("distillation", "distillation.enabled", place, collected)
     newer = not base and program.endswith("sft_trainer") and "fsdp" not in program
     _collect_batch(given, collected, policy=policy, newer=newer)
     _collect_sharding(given, collected, policy=policy, megatron=megatron)

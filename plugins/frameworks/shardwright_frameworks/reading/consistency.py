@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from shardwright_frameworks.configs.collected import Collected
@@ -19,6 +20,7 @@ _EACH = (
     "GPUS_PER_WORKER", "NUM_GPU_PER_NODE",
 )  # fmt: skip
 _DP = ("DP", "DP_SIZE", "DATA_PARALLEL_SIZE", "DATA_PARALLEL", "DP_WORLD_SIZE", "DP_DEGREE")
+_DEVICES = re.compile(r"\d+(,\d+)*")
 Variables = Mapping[str, Variable]
 
 
@@ -30,6 +32,15 @@ def number_of(variables: Variables, *names: str) -> tuple[int, str, Place] | Non
             number = whole(without_place_marks(found.text))
             if number is not None and number >= 1:
                 return number, name, found.place
+    return None
+
+
+def visible_devices(variables: Variables) -> tuple[int, str, Place] | None:
+    """How many devices a script lets its processes see."""
+    for name in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
+        found = variables.get(name)
+        if found is not None and found.words is None and _DEVICES.fullmatch(found.text):
+            return found.text.count(",") + 1, name, found.place
     return None
 
 

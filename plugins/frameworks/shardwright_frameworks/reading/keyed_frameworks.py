@@ -31,6 +31,7 @@ from shardwright_frameworks.frameworks import (
     torchtune,
     verl,
 )
+from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place, Word
 
@@ -226,6 +227,9 @@ def _collect_axolotl(source: KeyedSource) -> str:
 def _collect_trainer(source: KeyedSource) -> str:
     given = hf_trainer.given_by_file(source.file, source.collected)
     named = hf_trainer.collect_trainer(given, source.collected)
+    if source.file.has("num_generations"):  # of TRL's GRPO and RLOO
+        place = source.file.place(("num_generations",))
+        report_objective("grpo", "num_generations", place, source.collected)
     default = source.collected.defaults.pop("zero_stage", None)
     if default and "zero_stage" not in source.collected.placed:
         source.collected.leave_open("zero_stage")  # the command names accelerate's file
@@ -298,7 +302,7 @@ def _collect_primus(source: KeyedSource) -> str:
             if given[(*section, *path)][1] != part.place(path):
                 collected.use(path[-1], part.place(path))
     collected.files += [part.name for part in presets]
-    primus.collect_defaults(file, collected)
+    primus.collect_defaults(file, collected, given)
     own = {path[3:]: value for path, value in given.items() if path[:3] == section}
     if started in ("torchtitan", "maxtext") and not presets:
         primus.collect_model(file, collected)

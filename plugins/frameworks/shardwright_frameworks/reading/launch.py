@@ -34,15 +34,7 @@ _LAUNCHING_MODULES = (
     "torch.distributed.elastic", "deepspeed.launcher.runner", "deepspeed.launcher.launch",
 )  # fmt: skip
 # Commands that train by themselves: the words behind them are the program's.
-_PROGRAMS = {
-    "llamafactory-cli": "llama-factory",
-    "axolotl": "axolotl",
-    "swift": "ms-swift",
-    "megatron": "ms-swift",
-    "nemo": "nemo",
-    "trl": "transformers",
-    "primus-cli": "primus",
-}
+_PROGRAMS = ("llamafactory-cli", "axolotl", "swift", "megatron", "nemo", "trl", "primus-cli")
 # Their commands without training.
 _OTHER_COMMANDS = frozenset(
     {"app", "infer", "inference", "deploy", "eval", "export", "sample", "rollout", "chat",

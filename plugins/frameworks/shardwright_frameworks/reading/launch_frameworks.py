@@ -28,7 +28,7 @@ from shardwright_frameworks.frameworks import (
     verl,
 )
 from shardwright_frameworks.frameworks.objectives import report_objective
-from shardwright_frameworks.reading.consistency import collect_devices_of_variables
+from shardwright_frameworks.reading.consistency import collect_devices_of_variables, visible_devices
 from shardwright_frameworks.reading.keyed_frameworks import FRAMEWORKS, KeyedSource
 from shardwright_frameworks.reading.launch_source import FILE, LaunchSource
 from shardwright_frameworks.reading.read_file import collect_python
@@ -134,12 +134,27 @@ def _collect_swift(source: LaunchSource) -> str:
         ms_swift.collect_megatron(options, source.collected)
     else:
         collect_devices_of_variables(source.variables, source.collected)
+        _collect_swift_ranks(source)
         deepspeed = ms_swift.collect_swift(options, source.collected, source.launch.place)
         if deepspeed:
             source.collect_deepspeed(deepspeed)
     others = [each for each in source.named if each not in source.collected.files]
     source.collect_files(others)  # accelerate's
     return "ms-swift"
+
+
+def _collect_swift_ranks(source: LaunchSource) -> None:
+    """Without a number of ranks, one process has all devices that it sees."""
+    if source.launch.program != "swift":
+        return
+    seen = visible_devices(source.variables)
+    for name, about in (("NNODES", "nodes"), ("NPROC_PER_NODE", "devices_per_node")):
+        found = source.variables.get(name)
+        if found is not None and source.collected.get(about) is None:
+            source.collected.leave_open(about, name, "its number is not known", found.place)
+        elif found is None and seen and seen[0] > 1 and about == "devices_per_node":
+            why = f"one process spreads the model over {seen[0]} devices: not planned"
+            source.collected.leave_open(about, seen[1], why, seen[2])
 
 
 def _is_torchtitan(source: LaunchSource) -> bool:

@@ -16,6 +16,7 @@ from shardwright_frameworks.reading.consistency import (
     Variables,
     collect_devices_of_variables,
     complete,
+    visible_devices,
 )
 from shardwright_frameworks.reading.launch import Launch, collect_ranks, launch_of
 from shardwright_frameworks.reading.launch_frameworks import collect_command
@@ -71,6 +72,10 @@ def read_launch(
         _leave_conditional_open(collected, read([*certain, word]), word, reading)
     same = [one for one in launches if one.program == launch.program]
     collected.runs = len({tuple(word.plain for word in one.command.words) for one in same})
+    seen = visible_devices(variables)
+    own = {"NPROC_PER_NODE", "NNODES", "USE_RAY"} & variables.keys()
+    if seen and launch.program == "llamafactory-cli" and not own:
+        collected.set("devices", seen[0], seen[2], seen[1])  # a rank for each
     collect_devices_of_variables(variables, collected)
     _finish(reading, folder, collected, variables, script)
     return collected

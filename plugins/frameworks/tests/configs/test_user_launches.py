@@ -392,3 +392,54 @@ def test_an_override_of_primus_is_named_the_right_way_round(tmp_path: Path) -> N
     assert run.micro_batch == 14
     first = [each.text.partition(" in the place of ")[0] for each in run.overridden]
     assert [text.endswith("14 (a.sh:1)") for text in first] == [True]
+
+
+def test_a_recipe_that_a_model_file_of_primus_names_is_reported(tmp_path: Path) -> None:
+    for name, text in {
+        "modules/megatron_bridge/sft.yaml": "trainable: true\n",
+        "models/megatron_bridge/m.yaml": "recipe: qwen.qwen3\nflavor: qwen3_8b_sft\n",
+    }.items():
+        path = tmp_path / "primus" / "configs" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    text = (
+        "modules:\n  post_trainer:\n    framework: megatron_bridge\n    config: sft.yaml\n"
+        "    model: m.yaml\n    overrides:\n      tensor_model_parallel_size: 2\n"
+    )
+    run = read(tmp_path, "exp.yaml", text)
+    assert (run.tp, options(run)) == (2, ["modules.post_trainer.overrides.flavor"])
+
+
+def test_a_process_that_sees_several_devices_of_swift_has_no_number(tmp_path: Path) -> None:
+    words = "swift sft --model Qwen/Qwen3-8B --tuner_type full --per_device_train_batch_size 2"
+    run = read(tmp_path, "a.sh", f"CUDA_VISIBLE_DEVICES=0,1 {words}\n")
+    assert (run.devices, run.global_batch, options(run)) == (None, None, ["CUDA_VISIBLE_DEVICES"])
+    run = read(tmp_path, "b.sh", f"CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=2 {words}\n")
+    assert (run.devices, options(run)) == (2, [])
+    run = read(tmp_path, "c.sh", f"CUDA_VISIBLE_DEVICES=0,1 NPROC_PER_NODE=$N {words}\n")
+    assert (run.devices, options(run)) == (None, ["NPROC_PER_NODE"])
+
+
+def test_other_models_are_named_by_the_keys_that_only_they_have(tmp_path: Path) -> None:
+    text = (
+        "model_name_or_path: gpt2\nper_device_train_batch_size: 4\noutput_dir: out\nbf16: true\n"
+        "num_generations: 8\nmax_completion_length: 512\n"
+    )
+    assert options(read(tmp_path, "grpo.yaml", text)) == ["num_generations"]
+    run = read(tmp_path, "a.sh", "accelerate launch --num_processes 2 grpo.py --config grpo.yaml\n")
+    assert options(run) == ["num_generations"]
+    words = "actor_rollout_ref.model.path=gpt2 distillation.enabled=True trainer.n_gpus_per_node=8"
+    run = read(tmp_path, "b.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
+    assert options(run) == ["distillation.enabled"]
+
+
+def test_llamafactory_cli_starts_a_rank_for_each_visible_device(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text(
+        "model_name_or_path: gpt2\nfinetuning_type: full\ncutoff_len: 64\nbf16: true\n"
+        "per_device_train_batch_size: 1\ngradient_accumulation_steps: 2\noutput_dir: out\n"
+    )
+    command = "llamafactory-cli train sft.yaml\n"
+    run = read(tmp_path, "a.sh", f"export CUDA_VISIBLE_DEVICES=0,1,2,3\n{command}")
+    assert (run.devices, run.dp, run.global_batch) == (4, 4, 8)
+    run = read(tmp_path, "b.sh", f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=$N {command}")
+    assert run.devices is None
