@@ -74,13 +74,13 @@ _KEYS: dict[str, tuple[str, Reader]] = {
 }  # fmt: skip
 # Fields that a key sets: without its value they have no default.
 _ABOUTS = {key: about for key, (about, _) in _KEYS.items()}
-_ABOUTS |= dict.fromkeys(("deepspeed", "fsdp"), "zero_stage")
 # Published weights in few bits, by their names.
 _FEW_BITS = re.compile(r"GPTQ|AWQ|AQLM|HQQ|Int[48]\b|bnb-[48]bit", re.I)
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 _NONE = ("null", "none")
 _LENGTHS = ("max_prompt_length", "max_completion_length")
 _NAMES = ("model_name_or_path", "base_model", "config_name", "model")
+_ABOUTS |= dict.fromkeys(("deepspeed", "fsdp"), "zero_stage") | dict.fromkeys(_NAMES, "model.name")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
      "num_train_epochs", "learning_rate", "output_dir", "per_device_eval_batch_size", "save_steps",

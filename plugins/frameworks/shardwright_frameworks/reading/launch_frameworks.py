@@ -30,7 +30,7 @@ from shardwright_frameworks.frameworks import (
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.reading.consistency import collect_devices_of_variables, visible_devices
 from shardwright_frameworks.reading.keyed_frameworks import FRAMEWORKS, KeyedSource
-from shardwright_frameworks.reading.launch_source import FILE, LaunchSource
+from shardwright_frameworks.reading.launch_source import FILE, LaunchSource, missing_file
 from shardwright_frameworks.reading.read_file import collect_python
 from shardwright_frameworks.shell.script import starts_primus
 
@@ -376,7 +376,10 @@ def _collect_others(source: LaunchSource) -> str | None:
     if config is not None and FILE.match(written) and source.find(written) is None:
         why = f"{written!r} is not in the folder"
         source.report_missing(config.name, why, config.place)
+    if "axolotl" in source.program and (missing := missing_file(source.launch, source.folder)):
+        source.report_missing(source.launch.program, f"{missing!r} is not in the folder")
     is_trainer = hf_trainer.is_trainer(keys)
+    of_trainer = is_trainer and bool(keys & {"per_device_train_batch_size", "model_name_or_path"})
     if is_trainer or framework in ("transformers", "llama-factory", "axolotl"):
         _report_objective(source)
     if framework in ("llama-factory", "axolotl"):
@@ -392,7 +395,10 @@ def _collect_others(source: LaunchSource) -> str | None:
     elif is_trainer or {"deepspeed", "deepspeed_config"} & keys:
         given = hf_trainer.given_by_options(options, source.collected)
         source.collected.overriding = framework is not None
-        deepspeed = hf_trainer.collect_trainer(given, source.collected, defaults=is_trainer)
+        deepspeed = hf_trainer.collect_trainer(given, source.collected, defaults=of_trainer)
+        if is_trainer and not of_trainer and framework is None:
+            why = "its options are not all the Trainer's, whose defaults are not used"
+            source.collected.report_unresolved(source.launch.program, why, source.launch.place)
         source.collected.overriding = False
         if deepspeed and source.find(deepspeed) not in source.collected.files:
             source.collect_deepspeed(deepspeed)
@@ -420,7 +426,7 @@ LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
         ),
         _collect_swift,
     ),
-    (lambda each: "finetuning_type" in each.keys, _collect_llama_factory),
+    (lambda each: {"finetuning_type", "model_name_or_path"} <= each.keys, _collect_llama_factory),
     (
         lambda each: "colossalai" in each.launch.words,
         _read_by(colossalai.collect_colossalai, "colossalai"),

@@ -32,6 +32,13 @@ FILE = re.compile(r".*\.(ya?ml|json|toml|py)$", re.I)
 """Names of files that can be configurations."""
 
 
+def missing_file(launch: Launch, folder: ConfigFolder) -> str | None:
+    """The first YAML or TOML file that a command names and that is not in the folder."""
+    named = [word.plain.rpartition("=")[2] for word in launch.arguments]
+    files = [text for text in named if text.endswith((".yaml", ".yml", ".toml"))]
+    return next((t for t in files if folder.find(t, near=launch.command.script) is None), None)
+
+
 @dataclass(kw_only=True)
 class LaunchSource:
     """A command that is read into `collected`.

@@ -10,6 +10,7 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.reading.job_file import environment_of_job, script_of_job
+from shardwright_frameworks.reading.launch_source import missing_file
 from shardwright_frameworks.reading.read_file import read_keyed_config, read_python_config
 from shardwright_frameworks.reading.read_launch import launches_in, read_launch, read_loose_options
 from shardwright_frameworks.reading.slurm_header import slurm_header
@@ -187,7 +188,11 @@ def _started(name: str, folder: ConfigFolder) -> str:
     """Words about the program of an unknown framework that a script starts."""
     launches = launches_in(_read(name, folder)) if Path(name).suffix.lower() in SCRIPTS else []
     program = without_unknowns(launches[0].program) if launches else ""
-    return f": it starts {program} ({launches[0].place}), which is of none" if program else ""
+    if not program:
+        return ""
+    missing = missing_file(launches[0], folder)
+    why = f"and {missing!r} is not in the folder" if missing else "which is of none"
+    return f": it starts {program} ({launches[0].place}), {why}"
 
 
 def _read(name: str, folder: ConfigFolder) -> ScriptReading:

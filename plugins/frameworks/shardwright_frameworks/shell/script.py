@@ -475,6 +475,8 @@ def _quoted_command(words: Sequence[Word]) -> tuple[int, str, Place] | None:
     start it, the text, and its place."""
     texts = [word.plain for word in words]
     submits = texts[0].rsplit("/", 1)[-1] in _SUBMITS
+    if texts[0] == "ssh" and len(texts) > 2 and " " in texts[-1].strip():
+        return len(texts) - 1, words[-1].text, words[-1].place
     for number, text in enumerate(texts):
         option, equals, value = text.partition("=")
         if number and submits and option in _TEXT_OPTIONS:

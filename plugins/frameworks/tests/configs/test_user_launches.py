@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from shardwright_frameworks.reading.read_config import read_config
 
+from profiles.errors import DocumentError
 from shardwright.requests.imported_run import ImportedRun
 
 TRAINER = (
@@ -443,3 +445,37 @@ def test_llamafactory_cli_starts_a_rank_for_each_visible_device(tmp_path: Path) 
     assert (run.devices, run.dp, run.global_batch) == (4, 4, 8)
     run = read(tmp_path, "b.sh", f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=$N {command}")
     assert run.devices is None
+
+
+def test_own_names_of_a_program_have_no_defaults_of_a_trainer(tmp_path: Path) -> None:
+    words = (
+        "--model_name gpt2 --finetuning_type lora --lora_rank 4 --cutoff_len 512 --batch 8 "
+        "--grad_accum 4 --learning_rate 1e-4 --output_dir out"
+    )
+    run = read(tmp_path, "a.sh", f"python src/train.py {words}\n")
+    assert (run.seq_len, run.model.lora_rank, dict(run.defaults)) == (512, 4, {})
+    assert options(run) == ["src/train.py"]
+
+
+def test_an_unknown_name_of_the_model_is_reported(tmp_path: Path) -> None:
+    words = "--finetuning_type lora --stage sft --output_dir out --model_name_or_path $1"
+    run = read(tmp_path, "a.sh", f"llamafactory-cli train {words} --cutoff_len 64\n")
+    assert (run.model.name, options(run)) == (None, ["model_name_or_path"])
+
+
+def test_a_missing_file_of_a_command_is_named(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", "accelerate launch -m axolotl.cli.train none/config.yml\n")
+    assert options(run) == ["axolotl.cli.train"]
+    for command in (
+        "torchrun --nproc_per_node=8 run_train.py --config-file /far/tiny.yaml",
+        "llamafactory-cli train /far/tiny.yaml",
+    ):
+        with pytest.raises(DocumentError, match=r"tiny\.yaml' is not in the folder"):
+            read(tmp_path, "b.sh", command + "\n")
+
+
+def test_the_text_that_ssh_runs_on_another_host_is_read(tmp_path: Path) -> None:
+    command = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B"
+    words = "trainer.n_gpus_per_node=8 trainer.nnodes=4"
+    run = read(tmp_path, "a.sh", f'ssh $HEAD "cd $DIR && {command} \\\n  {words}"\n')
+    assert (run.model.name, run.devices) == ("Qwen/Qwen3-8B", 32)
