@@ -259,6 +259,9 @@ def _axes(given: Given, collected: Collected) -> None:
         collected.set("zero_stage", 3, where, "ici_fsdp_parallelism")
     elif fully == 1 and place is not None and not _shards_otherwise(collected):
         collected.set("zero_stage", 0, place, "ici_fsdp_parallelism")
+    copies = given.get("dcn_data_parallelism") or given.get("ici_data_parallelism")
+    if copies and (data or 1) > 1 and (left or (fully or 1) > 1):
+        collected.set("dp_replicate", data, copies[1], "dcn_data_parallelism")
     # Slices that no axis names are copies.
     by_devices = "dcn_data_parallelism" not in given and collected.count("devices") is not None
     filled = (

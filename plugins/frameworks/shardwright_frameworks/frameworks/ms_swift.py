@@ -61,6 +61,10 @@ def collect_megatron(options: Options, collected: Collected) -> None:
         _collect_tuner(options, collected, options.given[0].place)
     _add_answers(options, collected)
     options.collect_words(collected, {"model": ("model.name", str)})
+    converted = (options.text("load") or "").rstrip("/").rpartition("/")[2]
+    if converted.endswith("-mcore"):  # as its manual names what `swift export` writes
+        place = next(iter(options.of("load"))).place
+        collected.set_first("model.name", converted.removesuffix("-mcore"), place, "--load")
 
 
 def collect_swift(options: Options, collected: Collected, place: Place) -> str | None:

@@ -288,8 +288,10 @@ def _collect_batch(given: Values, collected: Collected, *, policy: bool, newer: 
     else:
         for key, about in (("train_batch_size", "global_batch"), ("max_length", "seq_len")):
             number, name, place = _number(given, ("data", key))
-            if place is not None:
+            if number is not None and place is not None:
                 collected.set(about, number, place, name)
+            elif place is not None and about not in collected.open_keys:
+                collected.leave_open(about, name, "it is not a whole number", place)
         if newer and ("data", "use_dynamic_bsz") not in given:
             collected.leave_open("micro_batch")
         collected.default(_SOURCE, global_batch=256, micro_batch=4, seq_len=1024)

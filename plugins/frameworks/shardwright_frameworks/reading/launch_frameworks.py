@@ -130,11 +130,11 @@ def _collect_swift(source: LaunchSource) -> str:
         options = Options((*own, *options.given), options.unknowns)
     # NPROC_PER_NODE and NNODES replace torchrun's options.
     source.collected.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
+    collect_devices_of_variables(source.variables, source.collected)
+    _collect_swift_ranks(source)
     if found is not None and (found[1] or found[2]):
         ms_swift.collect_megatron(options, source.collected)
     else:
-        collect_devices_of_variables(source.variables, source.collected)
-        _collect_swift_ranks(source)
         deepspeed = ms_swift.collect_swift(options, source.collected, source.launch.place)
         if deepspeed:
             source.collect_deepspeed(deepspeed)
@@ -145,9 +145,9 @@ def _collect_swift(source: LaunchSource) -> str:
 
 def _collect_swift_ranks(source: LaunchSource) -> None:
     """Without a number of ranks, one process has all devices that it sees."""
-    if source.launch.program != "swift":
+    if source.launch.program not in ("swift", "megatron"):
         return
-    seen = visible_devices(source.variables)
+    seen = source.launch.program == "swift" and visible_devices(source.variables)
     for name, about in (("NNODES", "nodes"), ("NPROC_PER_NODE", "devices_per_node")):
         found = source.variables.get(name)
         if found is not None and source.collected.get(about) is None:
@@ -190,8 +190,9 @@ def _collect_torchtitan(source: LaunchSource) -> str:
             registry, source.folder, collected, requested=requested, overrides=[overrides]
         )
         return "torchtitan"
+    if requested and not given:
+        source.report_missing("--config", f"the registry of {requested!r} is not in the folder")
     if requested and module and not given:
-        collected.set("model.name", requested, place, "--config")
         flavor = requested.removeprefix(f"{module}_")
         named = (("name", module), ("flavor", flavor))
         overrides = {**{("model", key): (value, place) for key, value in named}, **overrides}

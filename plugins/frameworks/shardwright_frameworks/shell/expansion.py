@@ -142,6 +142,8 @@ def _value(reference: Reference, scope: Scope) -> str | tuple[Word, ...]:
         return ""
     if text.startswith("$((") and text.endswith("))"):
         return arithmetic(text[3:-2], place, scope)
+    if text.startswith("$["):  # its older form
+        return arithmetic(text[2:-1], place, scope)
     if text.startswith("(("):
         return scope.unknown("expression", " ".join(text.split()), place)
     if (document := _DOCUMENT.match(text)) is not None:

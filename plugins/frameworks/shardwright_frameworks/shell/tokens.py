@@ -191,8 +191,9 @@ class _Scanner:
         elif text[at] == "`":
             end = re.compile(r"(?:\\.|[^`\\])*`", re.S).match(text, at + 1)
             self._refer(end.end() if end else len(text))
-        elif text.startswith(("$(", "${"), at):
-            self._refer(matching(text, at + 1, text[at + 1], ")" if text[at + 1] == "(" else "}"))
+        elif text.startswith(("$(", "${", "$["), at):
+            opening = text[at + 1]
+            self._refer(matching(text, at + 1, opening, {"(": ")", "{": "}", "[": "]"}[opening]))
         elif (name := _NAME.match(text, at)) is not None:
             self._refer(name.end())
         else:

@@ -479,3 +479,31 @@ def test_the_text_that_ssh_runs_on_another_host_is_read(tmp_path: Path) -> None:
     words = "trainer.n_gpus_per_node=8 trainer.nnodes=4"
     run = read(tmp_path, "a.sh", f'ssh $HEAD "cd $DIR && {command} \\\n  {words}"\n')
     assert (run.model.name, run.devices) == ("Qwen/Qwen3-8B", 32)
+
+
+def test_megatron_of_swift_reads_its_own_checkpoints_and_leaves_nodes_open(tmp_path: Path) -> None:
+    words = "megatron sft --load out/Qwen2.5-7B-Instruct-mcore --global_batch_size 8"
+    run = read(tmp_path, "a.sh", f"NPROC_PER_NODE=8 NNODES=$COUNT {words}\n")
+    assert (run.model.name, run.model.num_layers) == ("Qwen2.5-7B-Instruct", 28)
+    assert (run.devices, run.devices_per_node, options(run)) == (None, 8, ["NNODES"])
+
+
+def test_copies_across_slices_of_maxtext_hold_shards(tmp_path: Path) -> None:
+    words = "dcn_data_parallelism=4 ici_fsdp_parallelism=8 model_name=llama2-7b"
+    run = read(tmp_path, "a.sh", f"python MaxText/train.py MaxText/configs/base.yml {words}\n")
+    assert (run.dp, run.dp_replicate, run.zero_stage) == (32, 4, 3)
+
+
+def test_a_registry_of_torchtitan_that_is_not_there_is_named(tmp_path: Path) -> None:
+    words = "--module own --config own_1b_fp8 --training.seq_len 2048"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node=8 -m torchtitan.train {words}\n")
+    assert (run.devices, run.seq_len, options(run)) == (8, 2048, ["--config"])
+    assert (run.overridden, "precision" in run.defaults) == ((), False)
+
+
+def test_the_older_form_of_arithmetic_is_computed(tmp_path: Path) -> None:
+    words = "model.partial_pretrain=gpt2 data.train_batch_size=$batch"
+    text = f"n=2\nbatch=$[$n * 8]\ntorchrun --nproc_per_node=$n -m verl.trainer.sft_trainer {words}"
+    assert read(tmp_path, "a.sh", text + "\n").global_batch == 16
+    run = read(tmp_path, "b.sh", text.replace("$[$n * 8]", "many") + "\n")
+    assert (run.global_batch, "global_batch" in run.defaults) == (None, False)
