@@ -75,7 +75,7 @@ def given_by_words(
         key = name.removeprefix("-").removeprefix("-")
         if not key.isidentifier():
             continue
-        if isinstance(value, Open):
+        if isinstance(value, Open) and (key == "model_name" or _abouts(key)):
             collected.report_unresolved(key, value.why, place)
         if key in _MARKS | set(_KEYS):
             about = _KEYS.get(key, ("", word_of))[0]

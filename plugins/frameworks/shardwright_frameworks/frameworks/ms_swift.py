@@ -62,7 +62,7 @@ def collect_megatron(options: Options, collected: Collected) -> None:
     _add_answers(options, collected)
     options.collect_words(collected, {"model": ("model.name", str)})
     converted = (options.text("load") or "").rstrip("/").rpartition("/")[2]
-    if converted.endswith("-mcore"):  # as its manual names what `swift export` writes
+    if converted.endswith("-mcore"):  # written by `swift export`, in its manual
         place = next(iter(options.of("load"))).place
         collected.set_first("model.name", converted.removesuffix("-mcore"), place, "--load")
 

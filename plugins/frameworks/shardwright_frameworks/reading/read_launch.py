@@ -36,6 +36,9 @@ from shardwright_frameworks.shell.text_marks import (
 )
 from shardwright_frameworks.shell.variables import Variable
 
+# Programs and libraries for the shell, without values of the run.
+_ENVIRONMENT = re.compile(r"/bin/activate$|^/etc/|conda\.sh$|bashrc$|bash_profile$")
+
 
 def launches_in(reading: ScriptReading) -> list[Launch]:
     """The commands of a script that look like training runs, those most alike first."""
@@ -220,7 +223,8 @@ def _finish(
             "", f"files that source each other: {chain} ({place})", place
         )
     for place, name in reading.missing:
-        collected.report_unresolved("source", f"the file {name!r} is not in the folder", place)
+        if not _ENVIRONMENT.search(name):
+            collected.report_unresolved("source", f"the file {name!r} is not in the folder", place)
     for command in reading.commands:
         if command.words and re.match(r"--[A-Za-z]", command.words[0].plain):
             collected.report_contradiction(

@@ -507,3 +507,10 @@ def test_the_older_form_of_arithmetic_is_computed(tmp_path: Path) -> None:
     assert read(tmp_path, "a.sh", text + "\n").global_batch == 16
     run = read(tmp_path, "b.sh", text.replace("$[$n * 8]", "many") + "\n")
     assert (run.global_batch, "global_batch" in run.defaults) == (None, False)
+
+
+def test_what_sets_no_value_of_the_run_is_not_reported(tmp_path: Path) -> None:
+    text = "source ~/venv/bin/activate\n. /etc/profile.d/modules.sh\nsource sizes.sh\n"
+    words = "run_name=$NAME per_device_batch_size=$BATCH ici_fsdp_parallelism=8"
+    text += f"python MaxText/train.py base.yml {words}\n"
+    assert sorted(options(read(tmp_path, "a.sh", text))) == ["per_device_batch_size", "source"]
