@@ -64,9 +64,7 @@ def read_by(reader: Reader, fields: Mapping[str, str]) -> dict[str, tuple[str, R
 
 
 def collect_keys(
-    file: KeyedFile,
-    collected: Collected,
-    keys: Mapping[str, tuple[str, Reader]],
+    file: KeyedFile, collected: Collected, keys: Mapping[str, tuple[str, Reader]]
 ) -> None:
     """Says every value whose key is in the table (`parallelism.tp`), in the order of the file."""
     found = []

@@ -26,13 +26,7 @@ from shardwright_frameworks.configs.python_operations import (
     method_result,
     truth_value,
 )
-from shardwright_frameworks.configs.python_values import (
-    Built,
-    Function,
-    Module,
-    Named,
-    is_literal,
-)
+from shardwright_frameworks.configs.python_values import Built, Function, Module, Named, is_literal
 from shardwright_frameworks.shell.text_marks import Place
 
 _MOST_STEPS = 60_000
