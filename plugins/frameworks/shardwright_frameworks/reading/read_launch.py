@@ -76,9 +76,10 @@ def read_launch(
     same = [one for one in launches if one.program == launch.program]
     collected.runs = len({tuple(word.plain for word in one.command.words) for one in same})
     seen = visible_devices(variables)
-    own = {"NPROC_PER_NODE", "NNODES", "USE_RAY"} & variables.keys()
-    if seen and launch.program == "llamafactory-cli" and not own:
-        collected.set("devices", seen[0], seen[2], seen[1])  # a rank for each
+    own = {"NPROC_PER_NODE", "USE_RAY"} & variables.keys()
+    if seen and launch.program == "llamafactory-cli" and not own:  # a rank for each
+        about = "devices_per_node" if "NNODES" in variables else "devices"
+        collected.set(about, seen[0], seen[2], seen[1])
     collect_devices_of_variables(variables, collected)
     _finish(reading, folder, collected, variables, script)
     return collected

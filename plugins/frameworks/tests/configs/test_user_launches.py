@@ -443,7 +443,9 @@ def test_llamafactory_cli_starts_a_rank_for_each_visible_device(tmp_path: Path) 
     command = "llamafactory-cli train sft.yaml\n"
     run = read(tmp_path, "a.sh", f"export CUDA_VISIBLE_DEVICES=0,1,2,3\n{command}")
     assert (run.devices, run.dp, run.global_batch) == (4, 4, 8)
-    run = read(tmp_path, "b.sh", f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=$N {command}")
+    run = read(tmp_path, "b.sh", f"NNODES=2 CUDA_VISIBLE_DEVICES=0,1,2,3 {command}")
+    assert (run.devices, run.nodes) == (8, 2)
+    run = read(tmp_path, "c.sh", f"CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=$N {command}")
     assert run.devices is None
 
 
