@@ -180,11 +180,20 @@ def _without_views(module: nn.Module, args: Any, output: Any) -> Any:
 
 def _sum_what_any_replica_trained(stage: StageModule) -> None:
     """Let FSDP2 sum zeros for weights without gradients. It sums only the gradients that a rank
-    has, and replicas that send rows to different experts have gradients of different weights."""
+    has, and replicas that send rows to different experts have gradients of different weights.
+
+    The gradients of a unit that is called several times come with its first call, the last in the
+    backward: it would send zeros for the others."""
     zeros_for_others = getattr(stage, "set_reduce_scatter_unused_params", None)  # from torch 2.13
+    flow = stage.flow
     if zeros_for_others is not None:
         zeros_for_others(True)
-    elif stage.flow.by_value:
+        calls = Counter(c.function for c in flow.calls if stage.first <= c.block < stage.last)
+        for path in () if flow.by_value or flow.draws_beside else flow.units:
+            unit: Any = stage.model.get_submodule(path)
+            if calls[path] > 1 and hasattr(unit, zeros_for_others.__name__):
+                unit.set_reduce_scatter_unused_params(False, recurse=False)
+    elif flow.by_value:
         raise RunError(
             "the trained weights of this model depend on its inputs, and FSDP2 of torch "
             f"{torch.__version__} would add up gradients of different weights; use torch 2.13 or "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -52,24 +53,37 @@ class BlockBytes:
     backward_transient_bytes: float
     parameters: tuple[Parameter, ...]
 
-    def elements(self, *, trained: bool = False, tied: bool = True, shares: int = 1) -> int:
-        """Elements of all its parameters, of the trained ones, or without those tied to an earlier
-        block, sharded over a number of replicas."""
-        return sum(
-            dealt_elements(p.spec, shares)
-            for p in self.parameters
-            if (p.trainable or not trained) and (tied or not p.tied_to)
-        )
+    def moved(self, sharing: Sharing) -> tuple[int, int, int]:
+        """Elements that FSDP2 gathers for a micro-batch's forward, for its backward, and those it
+        sums gradients of there, where a micro-batch does so (`Sharing.gathers`).
+
+        A unit that is called several times is gathered for each call, and its gradients are summed
+        with the first of them, the last in the backward. Other weights that several blocks share
+        belong to the root, which without a pipeline is gathered once. ZeRO 2 gathers once for all
+        forwards, and for a backward what it has freed behind that of a later call.
+        """
+        forward = backward = summed = 0
+        for p in self.parameters:
+            first = not p.tied_to
+            once = int(first or (sharing.pipelined and not p.calls))
+            calls, freed = p.calls or (once, once)
+            if sharing.zero_stage == 2:
+                calls, freed = int(first), freed - first
+            size = dealt_elements(p.spec, sharing.degrees.shard_replicas)
+            forward += size * calls
+            backward += size * freed
+            summed += size * (first and p.trainable and not sharing.pipelined)
+        return forward, backward, summed
 
     @property
     def parameter_count(self) -> int:
         """Elements of all its parameters."""
-        return self.elements()
+        return sum(p.spec.num_elements for p in self.parameters)
 
     @property
     def trained_count(self) -> int:
         """Elements of those not frozen."""
-        return self.elements(trained=True)
+        return sum(p.spec.num_elements for p in self.parameters if p.trainable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +93,16 @@ class Held:
 
     single  number of trained parameters that are a single number, which are not sharded
     summed  elements of trained parameters with gradients that are summed over tp
+    again   elements that FSDP2 gathers again in the last backward, of units called several times
+    resummed  those of them whose gradients of earlier micro-batches it sums apart
     """
 
     trained: tuple[int, ...]
     frozen: int
     single: int = 0
     summed: int = 0
+    again: int = 0
+    resummed: int = 0
 
 
 def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
@@ -96,9 +114,13 @@ def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
 def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1) -> Held:
     """The parameters of these blocks, shared ones once, sharded over a number of replicas."""
     found: dict[str, Parameter] = {}
+    freed: Counter[str] = Counter()
     for ref in refs:
         for parameter in graph.kinds[ref.kind].parameters:
-            found.setdefault(parameter_name(ref, parameter), parameter)
+            name = parameter_name(ref, parameter)
+            found.setdefault(name, parameter)
+            freed[name] += parameter.calls[1] if parameter.calls else 0
+    several = {name: (found[name], count) for name, count in freed.items() if count > 1}
     return Held(
         trained=tuple(dealt_elements(p.spec, shares) for p in found.values() if p.trainable),
         frozen=sum(dealt_elements(p.spec, shares) for p in found.values() if not p.trainable),
@@ -106,6 +128,8 @@ def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1
         summed=sum(
             dealt_elements(p.spec, shares) for p in found.values() if p.trainable and p.summed
         ),
+        again=sum(dealt_elements(p.spec, shares) * (n - 1) for p, n in several.values()),
+        resummed=sum(dealt_elements(p.spec, shares) for p, _ in several.values() if p.trainable),
     )
 
 
@@ -120,6 +144,8 @@ def held_by_stages(
         frozen=sum(held.frozen for held in each),
         single=sum(held.single for held in each),
         summed=sum(held.summed for held in each),
+        again=sum(held.again for held in each),
+        resummed=sum(held.resummed for held in each),
     )
 
 

@@ -1,11 +1,11 @@
 """Memory that FSDP2 allocates and frees around each block if a plan shards its weights.
 
 The executor gives FSDP2 a unit per module that holds weights and no cut (executor/parallelize.py);
-weights that several blocks read, or that stand in no such module, are the root's. Of a unit of P
-elements, T of them trained, on dp replicas (with hybrid sharding those of a group), with c bytes a
-weight as it is computed with and g a gradient as it is summed, P and T with the zeros that fill
-rows (held.dealt_elements; torch 2.13, torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`,
-`_fsdp_collectives.py`):
+weights that several blocks read other than by calling their module, or that stand in no such
+module, are the root's. Of a unit of P elements, T of them trained, on dp replicas (with hybrid
+sharding those of a group), with c bytes a weight as it is computed with and g a gradient as it is
+summed, P and T with the zeros that fill rows (held.dealt_elements; torch 2.13,
+torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.py`):
 
     gathered   c P in one flat tensor and c P taken out of it; in the forward the flat one goes when
                the next unit's has been taken apart (a variable of `wait_for_unshard` names it), the
@@ -19,6 +19,10 @@ rows (held.dealt_elements; torch 2.13, torch/distributed/fsdp/_fully_shard: `_fs
 Units that are given no tensor with a gradient (the first block's, tables of words) and the root are
 summed one after the other when the backward is over: until its turn each keeps its weights and
 gradients whole. Modules of the first block that take what another of them made are counted so, too.
+
+A unit that is called again in a later block is gathered there again, and the gradients of that call
+wait whole for those of the first; under ZeRO 1 and 2 the weights that the later call has freed make
+up for them.
 
 In a pipeline gradients are whole all step long, and so are weights but under ZeRO 3, whose gathered
 weights alone are counted here: of each kind of block the most over its places in the chain, with
@@ -78,7 +82,8 @@ class _Unit(NamedTuple):
     """Elements: of all parameters, as they are gathered, of those trained, as they are sent to be
     summed and as their gradients are made, of the largest and of the last of these.
 
-    late  it is summed when the backward is over
+    late   it is summed when the backward is over
+    again  an earlier block has called it
     """
 
     total: int = 0
@@ -87,6 +92,7 @@ class _Unit(NamedTuple):
     widest: int = 0
     last: int = 0
     late: bool = False
+    again: bool = False
 
 
 _NONE = _Unit()
@@ -109,7 +115,7 @@ def unit_buffers(
         root, read, blocks = _NONE, [{} for _ in read], _weights_alone(graph, dp)
     # Elements gathered for a unit, and those of the units that stay whole while others run.
     copies = 2 + (1 / dp if on_cpu and group.sizes.working_copy_bytes else 0.0)
-    kept = [[unit.total * stays_whole for unit in units] for units in blocks]
+    kept = [[unit.total * (stays_whole and not unit.again) for unit in units] for units in blocks]
     static = c * (root.total + sum(map(sum, kept))) if stays_whole else 0.0
 
     def summed(unit: _Unit) -> float:
@@ -126,12 +132,15 @@ def unit_buffers(
     for position, units in enumerate(blocks):
         later = [unit for block in blocks[position + 1 :] for unit in block]
         waiting = sum(unit.total + unit.trained for unit in later if unit.late)
+        if not stays_whole:
+            waiting += sum(unit.trained for unit in later if unit.again and not unit.late)
         made = _root_made(read, position)
         present = c * (root.total + earlier)
         gathering = summing = 0.0
         previous = before
         for unit, whole in zip(units, kept[position], strict=True):
-            gathering = max(gathering, present + c * (previous.total + copies * unit.total))
+            if not (stays_whole and unit.again):
+                gathering = max(gathering, present + c * (previous.total + copies * unit.total))
             ahead = 0 if stays_whole or not position else previous.total
             if not unit.late:
                 summing = max(summing, present + c * (ahead + waiting + made) + summed(unit))
@@ -144,17 +153,21 @@ def unit_buffers(
             last = (sum(waits[i + 1 :]) + summed(unit) for i, unit in enumerate(order))
             summing = max(summing, *last)
         run = max(units, key=lambda unit: unit.total, default=_NONE)
-        own = sum(unit.total for unit in units) if stays_whole else run.total
+        own = sum(kept[position]) if stays_whole else run.total
         weights = c * (root.total + earlier + own)
-        ahead = 0 if stays_whole or before is root else before.total
+        # Of a tower that is called again the units run one after the other within a block.
+        again = [unit for unit in units if unit.again]
+        nearest = max((unit.total for unit in again), default=0)
+        ahead = 0 if stays_whole or before is root else max(before.total, nearest)
         made = _root_made(read, position, running=True) + min(run.trained - run.widest, run.widest)
         flat = run.total if units else before.total
         left = weights - c * own * (not stays_whole)
-        behind = next((unit for unit in later if not unit.late), _NONE)
+        behind = next((unit for unit in later if not unit.late), _NONE).sent
+        behind = max(behind, *(unit.sent for unit in again)) if again else behind
         here = (
             weights + c * flat,
             gathering,
-            weights + c * (ahead + waiting + made) + g * behind.sent,
+            weights + c * (ahead + waiting + made) + g * behind,
             summing,
             left + c * flat,
             left,
@@ -197,7 +210,7 @@ def _units(
         path
         for groups in held
         for path, group in groups.items()
-        if not path or any(readers[name] > 1 for name in group)
+        if not path or any(readers[name] > 1 and not p.calls for name, p in group.items())
     }
     # A unit that shares one weight is left to the root whole (parallelize.without_shared_weights).
     roots |= {_unit_path(name, opening, above) for name in tied}
@@ -205,6 +218,7 @@ def _units(
     read: list[dict[str, int]] = []
     blocks = []
     first = True  # no block before this one holds weights
+    called: set[str] = set()
     for ref, groups in zip(graph.chain, held, strict=True):
         shared: dict[str, Parameter] = {}
         for path, group in groups.items():
@@ -214,11 +228,12 @@ def _units(
         block = graph.kinds[ref.kind]
         blocks.append(
             [
-                _unit(group, dp, late=first or _is_table(path, block, ref))
+                _unit(group, dp, late=first or _is_table(path, block, ref), again=path in called)
                 for path, group in groups.items()
                 if path not in roots
             ]
         )
+        called |= groups.keys()
         first = first and not groups
     return _unit(root, dp), read, blocks
 
@@ -253,7 +268,9 @@ def _openings(graph: ModelGraph) -> tuple[set[str], set[str]]:
     return opening, {entry[:i] for entry in opening for i, c in enumerate(entry) if c == "."}
 
 
-def _unit(group: dict[str, Parameter], dp: int, *, late: bool = False) -> _Unit:
+def _unit(
+    group: dict[str, Parameter], dp: int, *, late: bool = False, again: bool = False
+) -> _Unit:
     specs = [p.spec for p in group.values() if p.trainable]
     trained = [spec.num_elements for spec in specs] or [0]
     return _Unit(
@@ -263,6 +280,7 @@ def _unit(group: dict[str, Parameter], dp: int, *, late: bool = False) -> _Unit:
         widest=max(trained),
         last=trained[-1],
         late=late,
+        again=again,
     )
 
 

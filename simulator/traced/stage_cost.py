@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -80,27 +79,27 @@ def gather_seconds(block: BlockCost, group: DataGroup) -> float:
     """
     if group.gathers == 0:
         return 0.0
-    # Without a pipeline a weight that several blocks share is gathered, and summed, once.
-    replicas, cluster = group.degrees.shard_replicas, group.cluster
-    held = functools.partial(block.elements, tied=group.pipelined, shares=replicas)
-    gather = message_in_step(
-        "all_gather",
-        held() * group.sizes.compute_bytes,
-        group.shard_devices,
-        cluster,
-        sharing=group.degrees.tp,
-    )
-    copied = held() / replicas
-    up = gather.time_s + (link_s(host_of(group.device.name), copied) if group.offloaded else 0.0)
-    messages = [up, up if group.gathers == 2 else 0.0]
-    if not group.pipelined and block.trained_count:
-        summed = held(trained=True) * group.sizes.gradient_bytes
+    cluster = group.cluster
+    forward, backward, summed = block.moved(group)
+
+    def from_host(elements: int) -> float:
+        shard = elements / group.degrees.shard_replicas
+        return link_s(host_of(group.device.name), shard) if group.offloaded else 0.0
+
+    def gathered(elements: int) -> float:
+        size, tp = elements * group.sizes.compute_bytes, group.degrees.tp
+        found = message_in_step("all_gather", size, group.shard_devices, cluster, sharing=tp)
+        return found.time_s + from_host(elements)
+
+    messages = [gathered(forward), gathered(backward) if backward else 0.0]
+    if summed:
         messages[1] += sum(
             message_in_step(operation, size, devices, cluster, sharing=sharing).time_s
-            for operation, size, devices, sharing in group.gradient_sum(summed)
+            for operation, size, devices, sharing in group.gradient_sum(
+                summed * group.sizes.gradient_bytes
+            )
         )
-        if group.offloaded:
-            messages[1] += link_s(host_of(group.device.name), held(trained=True) / replicas)
+        messages[1] += from_host(summed)
     work = (block.forward.value, block.backward.value)
     return sum(exposed_seconds(m, w, group.device) for m, w in zip(messages, work, strict=True))
 

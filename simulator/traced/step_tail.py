@@ -117,12 +117,15 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
     gradient = n * sizes.gradient_bytes
     if group.once_per_step:
         if n:
+            summed = n + held.resummed * (group.num_microbatches > 1)
             exchanges += [
                 exchange_in_step(operation, size, devices, group.cluster, sharing=sharing)
-                for operation, size, devices, sharing in group.gradient_sum(gradient)
+                for operation, size, devices, sharing in group.gradient_sum(
+                    summed * sizes.gradient_bytes
+                )
             ]
         if not group.gathers:
-            weights = (n + held.frozen) * sizes.compute_bytes
+            weights = (n + held.frozen + held.again) * sizes.compute_bytes
             within = replace(group, devices=group.shard_devices)
             exchanges.append(_exchange(within, "all_gather", weights))
     elif group.degrees.dp > 1 and group.zero_stage == 0 and device.type == "cpu":

@@ -317,6 +317,7 @@ FACTORIES: dict[str, str] = {
             "translate",
             "recurrent",
             "spectral",
+            "compared",
         ),
     }.items()
     for name in names

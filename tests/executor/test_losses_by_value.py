@@ -157,7 +157,8 @@ def test_values_may_decide_inside_a_block() -> None:
 
 def test_replicas_that_do_not_run_alike(tmp_path: Path) -> None:
     """Rows go to different experts: what each replica trains must not be summed with another's.
-    Layers are left out at random, or a weight is read outside its layer, where it is sharded."""
+    Layers are left out at random, or a weight is read outside its layer, where it is sharded.
+    Layers that are called several times send the gradients of all calls at once."""
     zoo = "tests.executor"
     asked: list[tuple[str, dict[str, Any]]] = [
         ("replay_zoo:one_each", {"zero_stage": 0}),
@@ -165,10 +166,16 @@ def test_replicas_that_do_not_run_alike(tmp_path: Path) -> None:
         ("replay_zoo:one_each", {"zero_stage": 3}),
         ("replay_zoo:skipped", {"zero_stage": 1}),
         ("weight_zoo:reread", {"zero_stage": 3}),
+        ("weight_zoo:compared", {"zero_stage": 1, "precision": "bf16"}),
+        ("weight_zoo:compared", {"zero_stage": 3}),
     ]
+    layers = {
+        "weight_zoo:reread": ("", "layers.0", "layers.1", "codes"),
+        "weight_zoo:compared": ("", *(f"tower.layers.{i}" for i in range(3)), "tower.out"),
+    }
     cases = []
     for name, more in asked:
-        entries = ("", "layers.0", "layers.1", "codes") if name.endswith("reread") else ("",)
+        entries = layers.get(name, ("",))
         plan = make_plan(f"{zoo}.{name}", entries, dp=2, micro_batches=2, **more)
         cases.append((f"{name} {more}", plan))
     results = run_job(cases, 2, tmp_path)

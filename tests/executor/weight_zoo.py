@@ -360,6 +360,36 @@ def recurrent() -> Made:
     return classified(Recurrent(), (torch.arange(4 * 6).reshape(4, 6) % 32,))
 
 
+class Compared(nn.Module):
+    """One tower for both inputs, of which each layer is called twice, and one of its layers a third
+    time."""
+
+    class Tower(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(32, 12)
+            self.layers = nn.ModuleList(Mlp() for _ in range(3))
+            self.out = nn.Linear(12, 4)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            h = self.words(tokens)
+            for layer in (*self.layers, self.layers[1]):
+                h = layer(h)
+            return self.out(h.mean(1))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower = self.Tower()
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return (self.tower(left) * self.tower(right)).sum(-1)
+
+
+def compared() -> Made:
+    tokens = torch.arange(4 * 6).reshape(4, 6) % 32
+    return Compared(), (tokens, tokens.flip(1)), torch.rand(4), nn.BCEWithLogitsLoss()
+
+
 class Spectral(nn.Module):
     """Fourier transforms with complex weights, parameters in lists."""
 

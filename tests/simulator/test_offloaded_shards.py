@@ -10,7 +10,13 @@ from profiles.document import decode, encode
 from profiles.errors import InputError
 from profiles.hardware.catalogue.host import host_of
 from simulator.memory.footprint import footprint
-from simulator.memory.held import Elements, Held, executor_static_bytes, host_bytes
+from simulator.memory.held import (
+    Elements,
+    Held,
+    dealt_elements,
+    executor_static_bytes,
+    host_bytes,
+)
 from simulator.memory.host_offload import (
     ADAM_REACH,
     gradient_sums_s,
@@ -165,5 +171,5 @@ def test_a_block_waits_for_its_copies() -> None:
     block = price_block(kind, recompute=Recompute.NONE, devices=(0,), cluster=NODE)
     group = replicas(NODE, dp=4, zero_stage=3)
     waits, more = (gather_seconds(block, g) for g in (group, replace(group, offloaded=True)))
-    shard = block.elements(tied=False, shares=4) / 4
+    shard = sum(dealt_elements(p.spec, 4) for p in kind.parameters) / 4
     assert more - waits == pytest.approx(3 * 4 * shard / LINK)

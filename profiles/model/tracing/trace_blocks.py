@@ -43,6 +43,7 @@ class TracedBlocks:
         self.consumers = traced.consumers()
         self.specs = traced.crossing_specs()
         self.owners = self._owners()
+        self.calls = self._calls()
 
     def branches(self) -> tuple[Branch, ...]:
         """All tensors between blocks, or none if each goes only to the next block."""
@@ -112,6 +113,32 @@ class TracedBlocks:
                 owners[parameter] = min((i for i in inside if i is not None), default=0)
         return owners
 
+    def _calls(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """(parameter, block) -> `Parameter.calls`, where its unit is called several times.
+
+        Behind the backward of a call FSDP2 frees the weights, unless no argument has a gradient. A
+        unit that shares a weight with other code is left to the root, which is called once
+        (executor/parallelize.py, `without_shared_weights`).
+        """
+        several = {p: c for p, c in self.traced.calls.items() if len(c) > 1}
+        if not several:
+            return {}
+        holders: dict[int, set[str]] = {}
+        for name, p in self.traced.built.module.named_parameters(remove_duplicate=False):
+            unit = next((path for path in several if name.startswith(f"{path}.")), "")
+            holders.setdefault(id(p), set()).add(unit)
+        shared = {unit for units in holders.values() if len(units) > 1 for unit in units}
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        for path in several.keys() & self.traced.units - shared:
+            at = [index for index, _ in several[path]]
+            # The first call's weights are freed in any case, when the backward is over.
+            freed = [index for i, (index, given) in enumerate(several[path]) if given or not i]
+            for name in self.traced.fakes.names:
+                if name.startswith(f"{path}."):
+                    for index in set(at):
+                        found[name, index] = (at.count(index), freed.count(index))
+        return found
+
     def _block(self, index: int) -> Block:
         cut, segment = self.cuts[index], self.segments[index]
         crossing = set(self.consumers)
@@ -173,6 +200,7 @@ class TracedBlocks:
             tied_to=name if elsewhere else "",
             whole_name=name if outside and not elsewhere else None,
             summed=name in self.traced.sharding.summed or None,
+            calls=self.calls.get((name, index)),
         )
 
     def _attention(self, index: int, boundary: set[int]) -> tuple[str, int]:

@@ -80,6 +80,8 @@ class TracedPass:
     gradients    storage of a tensor between blocks -> storages of its gradient
     state        state that the forward changes and computes with -> its first and last block
     units        paths of modules that a stage runs as a whole
+    calls        path of a module that could be one -> of each call of the forward the block, and
+                 whether an argument has a gradient
     clamped      weights that their own layers clamp
     drawn        [True] if a random number was drawn outside torch
     """
@@ -106,6 +108,7 @@ class TracedPass:
     gradients: dict[int, set[int]] = field(default_factory=dict)
     state: dict[str, tuple[int, int]] = field(default_factory=dict)
     units: set[str] = field(default_factory=set)
+    calls: dict[str, list[tuple[int, bool]]] = field(default_factory=dict)
     clamped: tuple[str, ...] = ()
     drawn: list[bool] = field(default_factory=list)
     _handed_on: tuple[str, Any] = ("", ())  # the last block of a list, and its output
@@ -342,6 +345,10 @@ class TracedPass:
         self.recorder.enter_module(path)
         if self.candidates and self._is_unit(path, module):
             args, kwargs = narrowed(module, (args, kwargs))
+            if self.recorder.phase is Phase.FORWARD:
+                leaves = tree_leaves((args, kwargs))
+                given = any(x.requires_grad for x in leaves if isinstance(x, Tensor))
+                self.calls.setdefault(path, []).append((len(self.cuts) - 1, given))
         self.given.enter((*args, *kwargs.values()))
         if "Attention" in type(module).__name__:
             self.attention_inputs.setdefault(path, self._numbers(tree_leaves((args, kwargs))))

@@ -70,6 +70,7 @@ MODULES = {
     "unet": "tests.executor.tiny_models:unet",
     "tied": "tests.executor.weight_zoo:tied",
     "recurrent": "tests.executor.weight_zoo:recurrent",
+    "compared": "tests.executor.weight_zoo:compared",
     "two_tower": "examples.two_tower:build",
 }
 LENGTH = 64
@@ -207,6 +208,9 @@ def _all() -> tuple[Case, ...]:
         case("unet", "zb-h1", pp=2, dp=4, zero=2),
         case("recurrent", dp=8, zero=1),
         case("recurrent", "1f1b", pp=2, dp=4, zero=3),
+        *(case("compared", dp=8, zero=z) for z in (1, 2, 3)),
+        case("compared", dp=8, zero=3, **bf16),
+        case("compared", "1f1b", pp=2, dp=4, zero=2),
         case("two_tower", "interleaved", pp=2, dp=4, zero=1),
     ]
     return tuple(found)

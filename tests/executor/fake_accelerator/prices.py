@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import shardwright
@@ -48,14 +47,14 @@ def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
     at = degrees.coordinates(rank)
     found: Counter[tuple[str, str]] = Counter()
     with _exchanges() as seen:
-        step_tail.tail_of(plan, at.pp, graph, data_group(plan, at.pp, cluster, stack))
-    group = set(degrees.group("dp", pp=at.pp))
+        group = data_group(plan, at.pp, cluster, stack)
+        step_tail.tail_of(plan, at.pp, graph, group)
+    replicas = set(degrees.group("dp", pp=at.pp))
     split = set(degrees.group("tp", pp=at.pp)) if degrees.tp > 1 else set()
     for operation, size, devices in seen:
-        axis = "tp" if split == {*devices} else "dp" if group.issuperset(devices) else "tie"
+        axis = "tp" if split == {*devices} else "dp" if replicas.issuperset(devices) else "tie"
         found[axis, operation] += size
     sizes = stack.bytes_of(plan.workload.precision)
-    gathers = {2: 0 if plan.pipelined else 1, 3: 2}
     for number in plan.stages_of(at.pp):
         cut = plan.stages[number]
         refs = graph.chain[cut.first_block : cut.last_block]
@@ -65,14 +64,14 @@ def priced_messages(plan: Plan, traced: TracedModel, rank: int) -> Totals:
                 block, recompute=kind, devices=degrees.group("tp", pp=at.pp), cluster=cluster
             )
             if degrees.dp > 1 and plan.zero_stage >= 2:
-                held = partial(cost.elements, tied=plan.pipelined, shares=plan.shares)
-                times = micro * gathers[plan.zero_stage]
-                found["dp", "all_gather"] += times * held() * sizes.compute_bytes
-                if not plan.pipelined:
-                    summed = micro * held(trained=True) * sizes.gradient_bytes
-                    found["dp", "reduce_scatter"] += summed
-                    if degrees.dp_replicate > 1:
-                        found["dp", "all_reduce"] += summed / plan.shares
+                forward, backward, summed = cost.moved(group)
+                if group.gathers:
+                    weights = micro * (forward + backward) * sizes.compute_bytes
+                    found["dp", "all_gather"] += weights
+                gradients = micro * summed * sizes.gradient_bytes
+                found["dp", "reduce_scatter"] += gradients
+                if degrees.dp_replicate > 1:
+                    found["dp", "all_reduce"] += gradients / plan.shares
             if degrees.tp > 1:
                 ops = [block.forward_ops[i] for i in recomputed_ops(block, kind)]
                 repeated = {op.module for op in ops if op.matmul is not None}

@@ -298,6 +298,7 @@ def test_every_rank_runs_on_the_device(case: Case) -> None:
 _UNDER_WAY = "all messages are priced as under way at the peak"
 _OPENS = "a layer opens a stage, priced behind another one"
 _INPUT = "what a layer is given is priced as kept, of which it keeps a copy alone"
+_AGAIN = "units called again are priced with the largest buffers of all of them"
 _OPEN = "not explained"
 HELD = {
     "llama-1f1b-pp8-fp32": f"-4.8 % on the first rank: {_UNDER_WAY}",
@@ -318,6 +319,10 @@ HELD = {
     "priced behind it",
     "llama-zb-h1-pp4-tp2-fp32-tokens": f"-4.0 % on the first rank: {_INPUT}",
     "bert-dp4-tp2-zero1-fp32-tokens": f"-4.8 %: {_INPUT}",
+    "compared-dp8-zero1-fp32": f"-7.2 % of 60 KB: {_AGAIN}",
+    "compared-dp8-zero2-fp32": f"-8.8 % of 50 KB: {_AGAIN}",
+    "compared-dp8-zero3-fp32": f"-8.8 % of 50 KB: {_AGAIN}",
+    "compared-dp8-zero3-bf16": f"-10.6 % of 30 KB: {_AGAIN}",
     "vit-dp8-zero3-bf16": f"+4.9 %: {_OPEN}",
     "vit-dualpipev-pp2-dp4-vpp2-zero2-fp32": f"+3.1 % on the first rank: {_OPEN}",
 }
