@@ -213,7 +213,9 @@ def _family(config: Mapping[str, Any], source: str) -> str:
     name = str(architectures[0])
     found = next((family for suffix, family in FAMILIES.items() if name.endswith(suffix)), "")
     towers = {key for key, value in config.items() if key in _PARTS and isinstance(value, Mapping)}
-    if name.endswith(_JOINS_TEXT) and towers == {"text_config", "vision_config"}:
+    # The first files of some types have the language model's keys at the top level.
+    joined = towers | {"text_config"} if "num_hidden_layers" in config else towers
+    if name.endswith(_JOINS_TEXT) and joined == {"text_config", "vision_config"}:
         return IMAGE_AND_TEXT
     if found not in _TOWERS and ("text_config" in config or "vision_config" in config):
         raise ModelError(_towers_refused(config, name, source))

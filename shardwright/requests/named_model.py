@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 DEFAULT_SEQUENCE = 4096
 _IMAGES = ("vision", "pixels")
 _IMAGE_FIRST = (
-    "a sample is one image of the image tower's size, then text; both towers are trained "
+    "a sample is one image of the image tower's size (448 x 448 if it takes any), then text; both "
+    "towers are trained "
     "(#text_config after the file's name: its language model alone)"
 )
 
@@ -67,7 +68,7 @@ def sample_of(model: str, seq: int | None) -> Sample:
     joined = (_IMAGE_FIRST,) if spec.family == IMAGE_AND_TEXT else ()
     if seq is not None:
         return Sample(sequence_length=seq, assumptions=joined)
-    config = spec.config["text_config"] if joined else spec.config
+    config = spec.config.get("text_config", spec.config) if joined else spec.config
     chosen = min(position_count(config) or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
     assumed = (*joined, f"sequence length {chosen} (--seq)")
     return Sample(sequence_length=chosen, assumptions=assumed)

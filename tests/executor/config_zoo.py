@@ -82,6 +82,7 @@ _CLIP_VISION = {
     "patch_size": 8,
     "projection_dim": 24,
 }
+_TOWER = {key: value for key, value in _CLIP_VISION.items() if key != "projection_dim"}
 _AUDIO = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -425,6 +426,73 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             "text_config": {**_DENSE, "model_type": "llama"},
             "vision_config": {**_CLIP_VISION, "model_type": "clip_vision_model"},
+            "image_token_index": 95,
+        },
+    ),
+    "qwen2_5_vl": (
+        "qwen2_5_vl",
+        "Qwen2_5_VLForConditionalGeneration",
+        {
+            # The first files of this type have no text_config.
+            **_DENSE,
+            "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
+            "image_token_id": 95,
+            "vision_config": {
+                "depth": 3,
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_heads": 2,
+                "out_hidden_size": 32,
+                "window_size": 28,
+                "fullatt_block_indexes": [1],
+                "image_size": 56,
+            },
+        },
+    ),
+    "qwen3_vl": (
+        "qwen3_vl",
+        "Qwen3VLForConditionalGeneration",
+        {
+            "text_config": {
+                **_DENSE,
+                "model_type": "qwen3_vl_text",
+                "head_dim": 16,
+                "rope_scaling": {"rope_type": "default", "mrope_section": [4, 2, 2]},
+            },
+            "image_token_id": 95,
+            "vision_config": {
+                "depth": 3,
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_heads": 2,
+                "out_hidden_size": 32,
+                "num_position_embeddings": 16,
+                "deepstack_visual_indexes": [0, 1],
+                "image_size": 64,
+            },
+        },
+    ),
+    "idefics3": (
+        "idefics3",
+        "Idefics3ForConditionalGeneration",
+        {
+            "text_config": {**_DENSE, "model_type": "llama"},
+            "vision_config": {**_TOWER, "image_size": 32},
+            "scale_factor": 2,
+            "image_token_id": 95,
+        },
+    ),
+    "mistral3": (
+        "mistral3",
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": {**_DENSE, "model_type": "mistral", "head_dim": 8},
+            "vision_config": {
+                **_TOWER,
+                "model_type": "pixtral",
+                "head_dim": 8,
+                "image_size": 32,
+            },
             "image_token_index": 95,
         },
     ),

@@ -118,19 +118,6 @@ def test_sizes_that_contradict_each_other_are_a_fault_of_the_configuration() -> 
         build_model(spec_of(config), micro_batch=1, sequence_length=512)
 
 
-def test_an_image_tower_that_reads_values_is_refused() -> None:
-    """Qwen3-VL takes images of any size, whose grids are values."""
-    text = {key: value for key, value in LLAMA.items() if key != "architectures"}
-    config = {
-        "architectures": ["Qwen3VLForConditionalGeneration"],
-        "model_type": "qwen3_vl",
-        "text_config": text | {"model_type": "qwen3_vl_text", "head_dim": 16},
-        "vision_config": {"hidden_size": 32, "depth": 2, "num_heads": 4, "out_hidden_size": 64},
-    }
-    with pytest.raises(ModelError, match=r"needs image_grid_thw of each image.*#text_config"):
-        build_model(spec_of(config), micro_batch=1, sequence_length=8)
-
-
 def test_the_language_model_of_a_file_with_towers(tmp_path: Path) -> None:
     """`#text_config` after the name is the part below that key; Qwen3-VL's layers are Qwen3's."""
     path = tmp_path / "config.json"

@@ -22,6 +22,7 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -286,16 +287,27 @@ class _Lists(TorchFunctionMode):
 def expected_shapes(*args: Any, **settings: Any) -> Iterator[ExpectedShapes]:
     """Context for a run on shapes, with expected values; parameters as of ExpectedShapes.
 
-    torch's transformer compares a mask with the causal one; a square mask counts as causal.
+    torch's transformer compares a mask with the causal one; a square mask counts as causal. torch's
+    list of a fake tensor reads number by number, an op each: of a constant there is none.
     """
     shapes = ExpectedShapes(*args, **settings)
+    listed: Any = FakeTensor.tolist
+
+    def as_list(x: Tensor) -> Any:
+        if x not in shapes.values or shapes.values.origin((x,)) is not Origin.CONSTANT:
+            return listed(x)
+        with on_real_tensors():
+            return shapes.values[x].tolist()
+
     compared = transformer._detect_is_causal_mask
     transformer._detect_is_causal_mask = _is_square
+    FakeTensor.tolist = as_list  # type: ignore[method-assign, assignment] # as it was after
     try:
         with _Lists(shapes), shapes:
             yield shapes
     finally:
         transformer._detect_is_causal_mask = compared
+        FakeTensor.tolist = listed  # type: ignore[method-assign] # restored
 
 
 def loss_of(shapes: ExpectedShapes, loss_fn: Callable[[Any, Any], Any], out: Any, to: Any) -> Any:

@@ -1,0 +1,254 @@
+"""The image tower of a vision-language model of transformers, and a step of both towers.
+
+The forward of these classes looks for a special value in `input_ids` and counts how often it
+occurs. Control flow then depends on values, and a trace has only shapes. Here each sample is one
+image and then text: the image tower and its projection give the first positions of the language
+model, the embedded text the others. The modules and their work are the same.
+
+Towers that take images of any size are given the size of every image as a constant.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from profiles.errors import ModelError
+
+# Pixels of a side: Krizhevsky et al., NeurIPS 2012, section 2, and every torchvision recipe since.
+_IMAGENET_SIZE = 224
+# Of a tower that takes any size: Qwen-VL (arXiv 2308.12966, section 3.2).
+_ANY_SIZE = 448
+
+
+def image_size(config: Any, default: int = _IMAGENET_SIZE) -> tuple[int, int]:
+    """Height and width in pixels; convolutions accept any."""
+    size = getattr(config, "image_size", None) or default
+    height, width = size if isinstance(size, (tuple, list)) else (size, size)
+    return height, width
+
+
+class ImageTower:
+    """A tower that is given pixels; other towers are classes below.
+
+    shape  of the input of one image
+    """
+
+    def __init__(self, core: Any, module: Any) -> None:
+        self.core, self.module = core, module
+        self.config: Any = core.config.vision_config
+        self.size = image_size(self.config)
+        self.shape: tuple[int, ...] = (self._channels(), *self.size)
+
+    def _channels(self) -> int:
+        names = ("num_channels", "in_channels", "in_chans")
+        return int(next((v for n in names if (v := getattr(self.config, n, None))), 3))
+
+    def outputs(self, core: Any, images: Tensor) -> Any:
+        """The output of the tower for a batch of images."""
+        found = core.get_image_features(pixel_values=images)
+        if getattr(found, "pooler_output", found) is None:  # Llama 4 projects behind it
+            return core.multi_modal_projector(found.last_hidden_state.flatten(0, 1))
+        return found
+
+    def features(self, core: Any, images: Tensor) -> Tensor:
+        """Projected features of the images, [positions, hidden size]."""
+        return _joined(self.outputs(core, images))
+
+    def positions(self) -> int:
+        """Positions of the language model that one image takes, from shapes alone."""
+        run = _Features(self)
+        held = (*run.named_parameters(), *run.named_buffers())
+        shapes = {name: x.detach().to("meta") for name, x in held}
+        with torch.no_grad():
+            kind = next(x.dtype for x in shapes.values() if x.is_floating_point())
+            image = torch.empty((1, *self.shape), dtype=kind, device="meta")
+            seen: Tensor = torch.func.functional_call(run, shapes, image)
+        return seen.shape[0]
+
+    def call(self, module: nn.Module, images: Tensor, tokens: Tensor) -> Tensor:
+        """Logits [batch, positions of the image + text, vocabulary]."""
+        core: Any = getattr(module, "model", module)
+        words = core.get_input_embeddings()(tokens)
+        found = self.outputs(core, images)
+        seen = _joined(found).to(words.dtype).reshape(words.shape[0], -1, words.shape[-1])
+        inputs = torch.cat([seen, words], dim=1)
+        more: dict[str, Any] = {"use_cache": False}
+        deep = getattr(found, "deepstack_features", None)
+        if deep:
+            # Features of lower layers of the tower, added to those positions in the first layers
+            # of the language model (Qwen3-VL, arXiv 2511.21631).
+            first = torch.arange(inputs.shape[1], device=inputs.device) < seen.shape[1]
+            more["visual_pos_masks"] = first.expand(inputs.shape[:2])
+            more["deepstack_visual_embeds"] = [_joined(of_layer) for of_layer in deep]
+        output = _language_model(core)(inputs_embeds=inputs, **more)
+        head: Any = getattr(module, "lm_head", None)  # Llama 4's is in its language model
+        logits: Tensor = head(output.last_hidden_state) if head else output.logits
+        return logits
+
+
+# Types whose towers treat each frame of a video as an image: the images of a batch are the frames
+# of one, without a loop over images.
+_FRAMES_ALONE = "qwen"
+
+
+class _OfPatches(ImageTower):
+    """Given the patches of all images in one row, and the grid of each (Qwen-VL, GLM-V, Kimi)."""
+
+    def __init__(self, core: Any, module: Any) -> None:
+        super().__init__(core, module)
+        config = self.config
+        patch = int(config.patch_size)
+        merged: Any = getattr(config, "spatial_merge_size", None)
+        merged = merged or getattr(config, "merge_kernel_size", 1)
+        merge = merged if isinstance(merged, int) else int(merged[0])
+        self.grid = [side // (patch * merge) * merge for side in image_size(config, _ANY_SIZE)]
+        self.size = (self.grid[0] * patch, self.grid[1] * patch)
+        self.merged = merge * merge
+        frames = getattr(config, "temporal_patch_size", None)
+        values = (self._channels(), patch, patch)
+        count = self.grid[0] * self.grid[1]
+        self.shape = (count, int(frames) * math.prod(values)) if frames else (count, *values)
+        window = int(getattr(config, "window_size", None) or 0) // patch or 1
+        if not any(side % window for side in self.grid):
+            _attend_in_equal_parts(config)
+
+    def outputs(self, core: Any, images: Tensor) -> Any:
+        count = images.shape[0]
+        kind = str(getattr(self.config, "model_type", ""))
+        rows = (
+            [[count, *self.grid]] if kind.startswith(_FRAMES_ALONE) else [[1, *self.grid]] * count
+        )
+        return core.get_image_features(
+            images.flatten(0, 1), torch.tensor(rows, device=images.device)
+        )
+
+    def positions(self) -> int:
+        return self.shape[0] // self.merged
+
+
+def _attend_in_equal_parts(config: Any) -> None:
+    """Let the tower's layers attend within images, or windows, in one call. Without flash-attn,
+    transformers has a call for each: for a micro-batch of two, thirty in each layer of Qwen2.5-VL.
+    """
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_EQUAL_PARTS, _attention_in_equal_parts)
+    config._attn_implementation = _EQUAL_PARTS
+
+
+_EQUAL_PARTS = "flash_in_equal_parts"
+"""With this word in its name, transformers passes the lengths of all parts (5.23)."""
+
+
+def _attention_in_equal_parts(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    *,
+    cu_seq_lens_q: Tensor,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """[1, positions, heads, size] of [1, heads, positions, size]."""
+    parts = cu_seq_lens_q.shape[0] - 1
+    q, k, v = (x.squeeze(0).unflatten(1, (parts, -1)).transpose(0, 1) for x in (query, key, value))
+    out = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
+    return out.transpose(1, 2).flatten(0, 1).unsqueeze(0), None
+
+
+class _OfSizes(ImageTower):
+    """Given the size of each image, in tiles where the model cuts images into some."""
+
+    def __init__(self, core: Any, module: Any) -> None:
+        super().__init__(core, module)
+        self.tiles = bool(getattr(core.config, "image_grid_pinpoints", None))
+        if self.tiles:
+            self.shape = (self._tile_count(), *self.shape)
+
+    def _tile_count(self) -> int:
+        counts = inspect.getmodule(type(self.core)).image_size_to_num_patches  # type: ignore[union-attr] # of its file
+        pinpoints = self.core.config.image_grid_pinpoints
+        return int(counts(list(self.size), pinpoints, self.size[0]))
+
+    def outputs(self, core: Any, images: Tensor) -> Any:
+        sizes = torch.tensor([list(self.size)] * images.shape[0])
+        return core.get_image_features(images, sizes)
+
+    def positions(self) -> int:
+        if self.tiles:
+            return super().positions()
+        step = int(self.config.patch_size) * int(self.core.config.spatial_merge_size)
+        return (self.size[0] // step) * (self.size[1] // step)
+
+
+class _Connected(ImageTower):
+    """Idefics and SmolVLM, whose own method drops images of zeros first."""
+
+    def outputs(self, core: Any, images: Tensor) -> Any:
+        seen = core.vision_model(pixel_values=images).last_hidden_state
+        if not hasattr(core.connector, "perceiver_resampler"):
+            return core.connector(seen)
+        return core.connector(seen, attention_mask=torch.ones_like(seen[..., 0], dtype=torch.bool))
+
+    def positions(self) -> int:
+        whole: Any = self.core.config
+        latents = getattr(getattr(whole, "perceiver_config", None), "resampler_n_latents", None)
+        patches = self.size[0] // self.config.patch_size * (self.size[1] // self.config.patch_size)
+        return int(latents or patches // getattr(whole, "scale_factor", 1) ** 2)
+
+
+class _Features(nn.Module):
+    def __init__(self, tower: ImageTower) -> None:
+        super().__init__()
+        self.core, self._tower = tower.core, [tower]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self._tower[0].features(self.core, images)
+
+
+def image_tower(module: nn.Module) -> ImageTower:
+    """The image tower of a vision-language model.
+
+    Raises ModelError for a model whose tower needs other inputs, or whose language model reads
+    images in its layers.
+    """
+    core: Any = getattr(module, "model", module)
+    missing = [x for x in ("get_image_features", "get_input_embeddings") if not hasattr(core, x)]
+    if _language_model(core) is None:
+        missing.append("language_model")
+    why = f"has no {missing[0]}" if missing else ""
+    if not why:
+        if hasattr(core, "connector") and hasattr(core, "vision_model"):
+            return _Connected(core, module)
+        given = inspect.signature(core.get_image_features).parameters.values()
+        known = ("pixel_values", "kwargs", "image_sizes")
+        free = [x.name for x in given if x.default is x.empty and x.name not in known]
+        names = {x.name for x in given}
+        if "image_grid_thw" in names:
+            return _OfPatches(core, module)
+        if not free:
+            needed = [x.name for x in given if x.default is x.empty]
+            return (_OfSizes if "image_sizes" in needed else ImageTower)(core, module)
+        why = f"needs {free[0]} of each image, and so values decide what runs"
+    raise ModelError(
+        f"{type(module).__name__} {why}: it is not built from a configuration. For the language "
+        "model alone add #text_config to the file's name, for all of it give package.module:factory"
+    )
+
+
+def _language_model(core: Any) -> Any:
+    return getattr(core, "language_model", None) or getattr(core, "text_model", None)
+
+
+def _joined(outputs: Any) -> Tensor:
+    found = getattr(outputs, "pooler_output", outputs)
+    return torch.cat([x.reshape(-1, x.shape[-1]) for x in tree_leaves(found)])
