@@ -276,7 +276,8 @@ def _sums_gradients(message: Message) -> bool:
     return message.operation in ("allreduce", "_reduce_scatter_base")
 
 
-EVERY = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+EVERY = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name, scope="module")
+"""Tests of one case run one after the other: a case is walked once."""
 
 
 @pytest.mark.slow
