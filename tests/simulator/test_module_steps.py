@@ -172,6 +172,20 @@ def test_depthwise_convolutions_use_no_tensor_cores() -> None:
     assert seconds(op, values) == pytest.approx(math.hypot(work, moved), rel=1e-3)
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_depthwise_convolutions_wider_than_5_by_5_or_with_a_stride_are_slower(last: bool) -> None:
+    layout = "channels_last" if last else "channels_first"
+    values = _Plain({f"depthwise.wide.{layout}": 3.0, f"depthwise.strided.{layout}": 2.0})
+
+    def slower(**changes: Any) -> float:
+        op = convolution(Kernel.DEPTHWISE, channels_last=last, **changes)
+        return seconds(op, values) / seconds(op, _Plain())
+
+    assert [slower(taps=taps) for taps in (9, 25, 49)] == pytest.approx([1.0, 1.0, 3.0])
+    assert slower(stride=2) == pytest.approx(2.0)
+    assert slower(taps=49, stride=2) == pytest.approx(6.0)
+
+
 def test_a_chip_without_tensor_cores_computes_half_precision_in_single() -> None:
     assert seconds(matmul(2048, 2048, 2048), _Plain(), device="titan-xp") == pytest.approx(
         math.hypot(2 * 2048**3 / 12.15e12, 3 * 2 * 2048**2 / 547.6e9), rel=1e-3

@@ -64,7 +64,9 @@ def test_components_add_up_and_numbers_hold_together(name):
     assert 0 < found.mfu.value < 1
     assert found.mfu.low <= found.mfu.value <= found.mfu.high
     assert found.bubble_fraction == pytest.approx(parts["bubble"] / found.step_time_s.value)
-    assert sum(tag.share for tag in found.sources) == pytest.approx(1.0)
+    shares = [tag.share for tag in found.sources]
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares == sorted(shares, reverse=True)  # the largest first
     assert max(event.end_s for event in found.events) == pytest.approx(found.step_time_s.value)
     assert found.peak_memory_bytes.value == max(rank.peak_bytes for rank in found.ranks)
     assert found.limit
@@ -91,6 +93,14 @@ def test_one_device_by_hand():
     # 2 x 1024^3 flop per product: 4 forward, 8 backward per block; 8 blocks x 4 micro-batches.
     flop = 2 * 1024**3 * 12 * 8 * 4
     assert found.mfu.value == pytest.approx(flop / (found.step_time_s.value * 100e12))
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_one_replica_has_nothing_to_shard(zero_stage, pp):
+    # The executor leaves its weights alone too (executor/parallelize.py).
+    whole, alone = run(pp=pp), run(pp=pp, zero_stage=zero_stage)
+    assert (alone.ranks, alone.step_time_s) == (whole.ranks, whole.step_time_s)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe"])

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.training_run.fit.interval import step_interval
+from profiles.model.figures.transformer import StateSpace
+from simulator.training_run.fit.interval import step_interval, step_intervals, unfitted_s
 from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.priced_runs import price_runs
 from simulator.values.prediction import Interval
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL
+from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, LLAMA_RUN, MIXTRAL
 
 
 def test_a_step_s_interval_by_hand() -> None:
@@ -35,6 +37,21 @@ def test_what_nobody_ran_is_less_certain() -> None:
         assert run_spreads([run])[0] > plain
         wide, narrow = step_interval(run, 1.0), step_interval(GPT_RUN, 1.0)
         assert wide.high / wide.low > narrow.high / narrow.low
+
+
+def test_half_of_an_unmeasured_recurrence_is_uncertain() -> None:
+    """Two micro-batches of 32 layers with a gated delta rule, which no fitted run has; Mamba-2 is
+    fitted."""
+    state = StateSpace(heads=32, head_size=128, state_size=128, rule="delta")
+    model = replace(LLAMA_8B, state=state, state_layers=LLAMA_8B.num_layers)
+    delta = replace(LLAMA_RUN, stack="megatron-core", zero_stage=1, model=model)
+    fitted = replace(delta, model=replace(model, state=replace(state, rule="ssd")))
+    priced = price_runs([delta])
+    layer_s = float(priced.c["state"][0] * (priced.x.state_forward + priced.x.state_backward)[0])
+    assert layer_s > 0
+    assert unfitted_s([fitted, delta], [1.0, 1.0]) == [0.0, pytest.approx(2 * 32 * layer_s)]
+    (found,) = step_intervals([delta], [10.0], [0.05])
+    assert found.high - step_interval(delta, 10.0, 0.05).high == pytest.approx(32 * layer_s)
 
 
 @given(st.floats(1e-3, 1e5))

@@ -50,6 +50,18 @@ def test_a_dominant_table_s_peak_is_where_its_gradients_are_summed():
     assert buffers(3, on_cpu=True)[0].summing == 4 * V + V + 4 * V + 2 * V
 
 
+def test_a_table_behind_a_layer_keeps_weights_and_gradients_until_the_backward_is_over():
+    model = HandMadeModel(2).at(1)
+    (table, first, second, head), group = model.chain, replicas(cluster(), dp=4, zero_stage=3)
+    chain = (table, first, replace(table, entry="more"), second, head)
+    _, before, _, behind, _ = unit_buffers(replace(model, chain=chain), group)
+    # Before the table: weights, the first table fetched ahead, one of two gradients, the sums of
+    # the next layer's that were sent, and the table's weights and gradients.
+    assert before.backward == 2 * L + 2 * V + 2 * L / 2 + 4 * L + (2 + 2) * V
+    # Behind it: the table fetched ahead, and the sums of the head's.
+    assert behind.backward == 2 * L + 2 * V + 2 * L / 2 + 4 * V
+
+
 def test_zero_2_keeps_weights_whole_and_frees_them_with_the_backward():
     three, two = buffers(3), buffers(2)
     whole = 2 * (2 * V + 2 * L)  # is counted as held all step long

@@ -88,6 +88,31 @@ def test_a_linear_layer_has_as_much_w_as_i_in_products(rows, inputs, outputs):
     assert [op.name for op in ops] == ["mm", "sum"]
 
 
+def test_w_of_a_layer_is_not_more_because_another_is_of_its_size():
+    # The first layer's output is multiplied by itself in the first layer's module: a product that
+    # is neither of a weight nor of its size. It has one W and the second layer of its size another.
+    rows, inputs, outputs = 64, 16, 32
+    block = linear(rows, inputs, outputs, bias=False)
+    other = replace(block.parameters[0], name="second.weight")
+    both = replace(
+        block,
+        forward_ops=(
+            *block.forward_ops,
+            product("layer", rows, rows, outputs, Phase.FORWARD),
+            product("second", rows, outputs, inputs, Phase.FORWARD),
+        ),
+        backward_ops=(
+            product("layer", outputs, inputs, rows, Phase.BACKWARD),  # of W: g^T x
+            product("layer", outputs, inputs, rows, Phase.BACKWARD),  # of no weight's W
+            product("layer", rows, inputs, outputs, Phase.BACKWARD),
+            product("second", outputs, inputs, rows, Phase.BACKWARD),
+            product("second", rows, inputs, outputs, Phase.BACKWARD),
+        ),
+        parameters=(*block.parameters, other),
+    )
+    assert weight_gradient_ops(both) == {0: 1.0, 3: 1.0}
+
+
 def test_a_frozen_layer_has_no_w():
     assert weight_gradient_ops(linear(64, 16, 32, trainable=False)) == {}
 
