@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.costs.priced_model import Traced
@@ -19,16 +20,18 @@ from simulator.values.workload import Workload
 
 
 def plan_of_layouts(
-    answer: LayoutFile, traced: Traced | None, cluster: Cluster, workload: Workload
+    answer: LayoutFile, traced: Mapping[bool, Traced], cluster: Cluster, workload: Workload
 ) -> PlanFile:
     """The plan file of an answer for the framework `torch`, with layouts as stages of blocks.
 
-    traced  None only if the answer has no layout
+    traced  the model, traced with sequence parallelism (True) or without; empty only if the answer
+            has no layout. Alternatives that need the other one are left out.
 
     Raises the errors of executable_plan.
     """
     best = answer.chosen
-    plan = executable_plan(best.run, traced, cluster, workload) if best and traced else None
+    rules = _traced_for(best, traced) if best else None
+    plan = executable_plan(best.run, rules, cluster, workload) if best and rules else None
     prediction = with_timeline(best.prediction, best.run, plan) if best and plan else None
     made = PlanFile(
         status=answer.status,
@@ -41,9 +44,9 @@ def plan_of_layouts(
         solver="layouts",
         plan=plan,
         alternatives=tuple(
-            _alternative(other, traced, cluster, workload)
+            _alternative(other, rules, cluster, workload)
             for other in answer.alternatives
-            if traced is not None
+            if (rules := _traced_for(other, traced)) is not None
         ),
         infeasibility=_infeasibility(answer.infeasibility) if answer.infeasibility else None,
         assumptions=answer.assumptions,
@@ -68,6 +71,13 @@ def plan_prediction(
     if run is None:
         return None
     return with_timeline(layout_prediction(run, cluster, price), run, plan)
+
+
+def _traced_for(choice: LayoutChoice, traced: Mapping[bool, Traced]) -> Traced | None:
+    """The traced model with the rules of a layout; any if it has no tensor parallelism."""
+    if choice.run.degrees.tp == 1:
+        return next(iter(traced.values()), None)
+    return traced.get(choice.run.sequence_parallel)
 
 
 def _alternative(

@@ -180,7 +180,7 @@ def runnable_answer(
     chosen = answer.chosen
     if chosen is None:
         work = Workload(global_batch=1, sequence_length=1)
-        return plan_of_layouts(answer, None, cluster, work)
+        return plan_of_layouts(answer, {}, cluster, work)
     run = chosen.run
     if why := unsupported_options(run):
         raise InputError(
@@ -199,11 +199,17 @@ def runnable_answer(
             f"{'with' if shares else 'without'} sequence parallelism, and the model was traced "
             f"otherwise; trace it with sequence_parallel={shares}"
         )
-    traced = traced or trace_blocks(answer.model, work, sequence_parallel=shares)
-    why = traced.why_not_tensor_parallel
+    best = traced or trace_blocks(answer.model, work, sequence_parallel=shares)
+    why = best.why_not_tensor_parallel
     if run.degrees.tp > 1 and why:
         raise InputError(f"--tp {run.degrees.tp} cannot be used for {answer.model}: {why}")
-    return plan_of_layouts(answer, traced, cluster, work)
+    usable = {best.sequence_parallel: best}
+    others = {x.run.sequence_parallel for x in answer.alternatives if x.run.degrees.tp > 1}
+    if traced is None and others - usable.keys():
+        other = trace_blocks(answer.model, work, sequence_parallel=not shares)
+        if not other.why_not_tensor_parallel:
+            usable[not shares] = other
+    return plan_of_layouts(answer, usable, cluster, work)
 
 
 def trace_blocks(

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +111,63 @@ def test_a_row_of_a_table_of_modules_gives_the_numbers_of_its_plan(
     assert {"step_time_s low", "peak_memory_gib high"} <= set(theirs)
     found = differences(name, in_the_answer(answered), theirs, digits=_PRINTED_DIGITS)
     assert not found, "\n".join(map(str, found))
+
+
+_CONFIG = str(Path(__file__).with_name("small_qwen.json"))
+_ALIKE = f"{models.__name__}:alike"
+_SHARES = {"sequence_parallel": True, "tp": 2}
+_OFFLOADS = {"optimizer_offload": True}
+_DRAWN_SELDOM = [
+    (_CONFIG, "1x4xh100-sxm", None, {**_SHARES, "pp": 2, "schedule": "1f1b"}),
+    (_CONFIG, "1x8xh100-sxm", "torch", _SHARES),
+    ("mixtral-8x7b", "1x8xh100-sxm", "torch", _OFFLOADS),
+    *(
+        pytest.param(model, on, None, pins, marks=pytest.mark.slow)
+        for model in (_ALIKE, f"{models.__name__}:tied", _CONFIG, "tiny-llama-demo")
+        for on in ("1x4xh100-sxm", "2x4xa100-sxm-80gb")
+        for pins in (_SHARES, {**_SHARES, "pp": 2, "schedule": "1f1b"})
+    ),
+    *(
+        pytest.param("mixtral-8x7b", on, stack, pins, marks=pytest.mark.slow)
+        for stack in ("torch", "torch-fsdp", "maxtext")
+        for on, pins in (
+            ("1x8xh100-sxm", _OFFLOADS),
+            ("2x8xa100-sxm-80gb", {"activation_offload": (0.5,)}),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "stack", "pins"),
+    _DRAWN_SELDOM,
+    ids=lambda value: Path(value).stem if isinstance(value, str) else None,
+)
+def test_shared_tokens_and_offload_have_one_prediction_too(
+    model: str, on: str, stack: str | None, pins: dict[str, Any]
+) -> None:
+    """No question that is drawn allows them, and their alternatives may differ in them."""
+    kind = Kind.FRAMEWORK if stack else Kind.EXECUTOR
+    tokens = TOKENS if ":" in model else 512
+    work = Workload(global_batch=16, sequence_length=tokens)
+    question = Question(kind=kind, model=model, on=on, work=work, stack=stack, pins=pins)
+    answer = api.plan(model, question.cluster, work, stack=stack, **pins)
+    run = answer.chosen.run if stack else answer.plan
+    assert run.optimizer_offload == ("optimizer_offload" in pins)
+    assert run.sequence_parallel or "pp" not in pins
+    answered = CachedAnswer(question=question, answer=answer)
+    compared = 0
+    for route, kinds in ROUTES.items():
+        digits = _PRINTED_DIGITS if route in _TABLES else None
+        try:
+            theirs = route(answered) if kind in kinds else None
+        except NotApplicable:
+            continue
+        if theirs is not None:
+            found = differences(str(question), in_the_answer(answered), theirs, digits=digits)
+            assert not found, "\n".join(map(str, found))
+            compared += 1
+    assert compared >= 2
 
 
 def test_a_named_solver_gives_a_plan_the_same_prediction() -> None:

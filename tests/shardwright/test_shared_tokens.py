@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from planner.layout.layout_answer import LayoutFile
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.model.building.tensor_parallel_rules import has_shared_tokens
 from shardwright.requests import python_plan
 from shardwright.requests.plan_route import runnable_answer
 from simulator.values.plan_file import PlanFile, read_plan_file
@@ -108,3 +109,31 @@ def test_a_model_that_is_traced_so_in_python() -> None:
         python_plan.plan(whole, "2xh100-sxm", work, tp=2, sequence_parallel=True)
     with pytest.raises(InputError, match="with sequence parallelism, and the model was traced oth"):
         runnable_answer(layouts, get_cluster("2xh100-sxm"), whole)
+
+
+def test_alternatives_with_and_without_shared_tokens_run_by_their_own_rules() -> None:
+    """The option allows both. Such an answer ended in an error about the rules of the plan."""
+    model, on = "tests/equality/small_qwen.json", "1x8xh100-sxm"
+    work = Workload(global_batch=16, sequence_length=512)
+    answer = python_plan.plan(model, on, work, stack="torch", tp=2, sequence_parallel=True)
+    assert isinstance(answer, LayoutFile)
+    assert answer.chosen is not None
+    choices = (answer.chosen, *answer.alternatives)
+    assert {each.run.sequence_parallel for each in choices} == {False, True}
+    made = runnable_answer(answer, get_cluster(on))
+    assert made.plan is not None
+    plans = (made.plan, *(each.plan for each in made.alternatives))
+    assert [plan.sequence_parallel for plan in plans] == [
+        each.run.sequence_parallel for each in choices
+    ]
+    for plan in plans:
+        assert has_shared_tokens(plan.tensor_parallel) == plan.sequence_parallel
+    # Of a model that was traced one way, only plans of that way remain.
+    shares = answer.chosen.run.sequence_parallel
+    given = {"sequence_length": 512, "precision": "bf16", "tp_degrees": (1, 2)}
+    traced = python_plan.trace(model, sequence_parallel=shares, **given)
+    alone = runnable_answer(answer, get_cluster(on), traced)
+    assert alone.plan == made.plan
+    assert alone.alternatives == tuple(
+        each for each in made.alternatives if each.plan.sequence_parallel == shares
+    )

@@ -28,7 +28,7 @@ def planned(traced, on="2x8xh100-sxm", **pins):
     asked = question(MODEL, on, STACK, BATCH, SEQUENCE, **pins)
     work = Workload(global_batch=BATCH, sequence_length=SEQUENCE)
     answer = solved(asked)
-    return answer, plan_of_layouts(answer, traced, asked.cluster, work)
+    return answer, plan_of_layouts(answer, {False: traced}, asked.cluster, work)
 
 
 def test_layers_are_the_blocks_of_one_list():
