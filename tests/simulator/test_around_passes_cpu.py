@@ -137,6 +137,18 @@ def test_frozen_parameters_are_neither_exchanged_nor_updated():
         assert tail((1000,), 10**8, zero_stage)[0] > tail((1000,), 0, zero_stage)[0]
 
 
+def test_single_numbers_are_summed_in_fp32_each_with_a_flag():
+    # 4 bytes of the number and 4 of whether the replica has a gradient of it.
+    on, count = cluster(2), 10**6
+    group = replicas(on, dp=2, zero_stage=1)
+    alone, numbers = (
+        price_tail(Held(trained=(1000,), frozen=0, single=single), group).exchange.value
+        for single in (0, count)
+    )
+    expected = price_collective("all_reduce", 8 * count, (0, 1), on).time_s
+    assert numbers - alone == pytest.approx(expected)
+
+
 def test_blocks_without_parameters_copy_nothing():
     cpus = cluster(of=cpu(*points("copy", 1e-9, call_s=1e-5)))
     bare = replace(layer(), parameters=(), kind="bare")

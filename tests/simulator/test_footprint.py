@@ -114,6 +114,15 @@ def test_adapters_alone_have_gradients_and_states() -> None:
     assert footprint(run).fullest.activations_bytes < trained.activations_bytes
 
 
+def test_frozen_weights_are_no_wider_than_they_are_computed_with() -> None:
+    # FSDP keeps trained weights in fp32: adapters (as above) in 4 bytes, frozen weights in bf16.
+    run = replace(RUN, stack="torch-fsdp", precision="bf16")
+    adapters = 8 * 16 * (4 * 1024 + 2 * 1024)
+    assert footprint(run).fullest.parameters_bytes == 4 * parameters_of(run)
+    tuned = footprint(replace(run, lora=True)).fullest
+    assert tuned.parameters_bytes == 2 * parameters_of(run) + 4 * adapters
+
+
 def test_an_offloaded_optimizer_leaves_the_device() -> None:
     run = replace(RUN, stack="megatron-core", precision="bf16")
     here = footprint(run).fullest

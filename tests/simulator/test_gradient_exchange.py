@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from profiles.errors import InputError
+from simulator.collectives import NOTHING
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.gradient_exchange import compressed
-from tests.simulator.described_runs import GPT_RUN, changed
+from simulator.training_run.messages.rank_group import data_group
+from simulator.training_run.messages.run_links import links_of, moved
+from simulator.training_run.messages.step_messages import data_messages
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
+
+
+def test_zero_1_and_2_gather_the_updated_weights_once_per_step() -> None:
+    """8.03e9 parameters of Llama 3 8B: gradients in 4 bytes, weights in 2."""
+    core = load_framework("megatron-core")
+    run = replace(LLAMA_RUN, stack="megatron-core", zero_stage=1)
+    links, group = links_of(run), data_group(run)
+    each, once = data_messages(run, core, links)
+    assert each == NOTHING
+    sums = moved("reduce_scatter", 4 * 8.03e9, group, links)
+    weights = moved("all_gather", 2 * 8.03e9, group, links)
+    assert once.inner_s == pytest.approx(sums.inner_s + weights.inner_s, rel=0.02)
+    assert data_messages(replace(run, zero_stage=2), core, links) == (each, once)
 
 
 def test_top_k_gathers_values_and_places_of_every_rank() -> None:

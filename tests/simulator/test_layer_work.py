@@ -152,6 +152,14 @@ def test_latent_attention() -> None:
         (4096, 32768, 512),  # 128 x (128 + 128)
         (4096, 7168, 16384),  # 128 x 128
     ]
+    # Tensor parallelism divides the heads, not the ranks of queries, keys and values.
+    assert shapes(dense(changed(run, tp=2, dp=4)).matmuls[:5]) == [
+        (4096, 1536, 7168),
+        (4096, 12288, 1536),
+        (4096, 576, 7168),
+        (4096, 16384, 512),
+        (4096, 7168, 8192),
+    ]
     # As many weights as products: the matrices are used once per token.
     assert flop(work.matmuls[:5]) == 2 * 4096 * DEEPSEEK_V3.attention_parameters
     # Scores are 192 wide, what they weigh 128: 2 s^2 (192 + 128) = 4 s^2 160.

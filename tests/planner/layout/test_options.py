@@ -154,6 +154,21 @@ def test_the_optimum_of_enumeration(name):
     assert answer.considered == answer.too_big + answer.pruned + answer.refined
 
 
+@pytest.mark.parametrize(("allowed", "shares"), [(False, {False}), (True, {False, True})])
+def test_ranks_share_tokens_only_where_it_is_allowed_and_tp_has_several(allowed, shares):
+    options = RequestedOptions(sequence_parallel=allowed)
+    asked = question("tiny-llama-demo", "1x4xh100-sxm", "torch", 8, 512, options=options, tp=(1, 2))
+    base = replace(solved(asked).chosen.run, sequence_parallel=False)
+    layouts = legal_layouts(asked.space, context_of(asked)[1])
+    found = {1: set(), 2: set()}
+    for index in range(len(layouts)):
+        run = layouts.run(base, index)
+        found[run.degrees.tp].add(run.sequence_parallel)
+        always = layouts.run(replace(base, sequence_parallel=True), index)
+        assert always.sequence_parallel == (run.degrees.tp == 2)
+    assert found == {1: {False}, 2: shares}
+
+
 def test_nothing_asked_is_one_option():
     asked = question()
     _, context = context_of(asked)
