@@ -496,6 +496,24 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
             "image_token_index": 95,
         },
     ),
+    "mllama": (
+        "mllama",
+        "MllamaForConditionalGeneration",
+        {
+            "text_config": {**_DENSE, "cross_attention_layers": [1], "pad_token_id": 0},
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "attention_heads": 2,
+                "num_hidden_layers": 2,
+                "num_global_layers": 1,
+                "image_size": 28,
+                "intermediate_layers_indices": [0],
+                "vision_output_dim": 64,
+            },
+            "image_token_index": 95,
+        },
+    ),
 }
 
 

@@ -50,6 +50,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], int]] = {
     # The whole image and two tiles of 4 x 4 patches; the image fills one, each row has an end.
     "tiles": (_TILES, 16 + 4 * (4 + 1)),
     "patches of images": (_KIMI, 4),
+    "cross-attention": (config_of("mllama"), 0),
 }
 
 

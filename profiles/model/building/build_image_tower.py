@@ -206,6 +206,38 @@ class _Connected(ImageTower):
         return int(latents or patches // getattr(whole, "scale_factor", 1) ** 2)
 
 
+class _CrossAttended(ImageTower):
+    """Llama 3.2 Vision: some layers of the language model attend to the image, which takes none of
+    its positions. An image fills all tiles that the tower has."""
+
+    def __init__(self, core: Any, module: Any) -> None:
+        super().__init__(core, module)
+        self.tiles = int(self.config.max_num_tiles)
+        self.shape = (self.tiles, *self.shape)
+        ratios = [tuple(each) for each in self.config.supported_aspect_ratios]
+        filled = [number for number, (a, b) in enumerate(ratios, 1) if a * b == self.tiles]
+        # The most square one; 0 is no image.
+        self.ratio = min(filled, key=lambda number: max(ratios[number - 1]))
+
+    def positions(self) -> int:
+        return 0
+
+    def call(self, module: nn.Module, images: Tensor, tokens: Tensor) -> Tensor:
+        core: Any = module.model
+        one = (images.shape[0], 1)
+        seen = core.vision_model(
+            pixel_values=images.unsqueeze(1),
+            aspect_ratio_ids=torch.full(one, self.ratio, device=images.device),
+            aspect_ratio_mask=images.new_ones((*one, self.tiles), dtype=torch.long),
+        ).last_hidden_state
+        states = core.multi_modal_projector(seen).flatten(0, 2)
+        output = core.language_model(
+            input_ids=tokens, cross_attention_states=states, use_cache=False
+        )
+        logits: Tensor = module.lm_head(output.last_hidden_state)  # type: ignore[operator] # a submodule
+        return logits
+
+
 class _Features(nn.Module):
     def __init__(self, tower: ImageTower) -> None:
         super().__init__()
@@ -218,10 +250,11 @@ class _Features(nn.Module):
 def image_tower(module: nn.Module) -> ImageTower:
     """The image tower of a vision-language model.
 
-    Raises ModelError for a model whose tower needs other inputs, or whose language model reads
-    images in its layers.
+    Raises ModelError for a model whose tower needs other inputs.
     """
     core: Any = getattr(module, "model", module)
+    if hasattr(getattr(core.config, "vision_config", None), "max_num_tiles"):
+        return _CrossAttended(core, module)
     missing = [x for x in ("get_image_features", "get_input_embeddings") if not hasattr(core, x)]
     if _language_model(core) is None:
         missing.append("language_model")
