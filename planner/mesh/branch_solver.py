@@ -19,6 +19,7 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, lattice_of
 from planner.chain.partition import partition
+from planner.chain.problem import Partition, PartitionProblem
 from planner.chain.relaxed_bound import relaxed_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import Traced
@@ -33,8 +34,8 @@ _BETTER = 1e-9  # relative; another order is taken only where it is faster
 
 
 def cell_solver(costs: SimulatorCosts, *, solver: str, seed: int) -> CellSolver:
-    """What solves the cells of these costs: the chain's solver unless the model's blocks have
-    several orders."""
+    """The solver of these costs' cells: the chain's unless the model's blocks have several
+    orders."""
     graph = costs.model.graph(costs.model.micro_batches[0], 1)
     if not graph.branches or len(graph.chain) < 2:
         return CellSolver(costs, solver=solver, seed=seed)
@@ -52,6 +53,7 @@ class BranchSolver(CellSolver):
         graph = costs.model.graph(costs.model.micro_batches[0], 1)
         self._entries = [ref.entry for ref in graph.chain]
         self._solvers: dict[tuple[int, ...], CellSolver] = {}
+        self._cut: dict[tuple[int, int, int], list[tuple[int, ...]]] = {}
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
@@ -63,15 +65,16 @@ class BranchSolver(CellSolver):
         limit = min(below, best.step_time_s)
         orders: list[tuple[int, ...]] = []
         every: tuple[tuple[int, ...], ...] = ()
-        if not self.lattice.is_chain:
+        if not self.lattice.is_chain and timed:
+            every = (self.lattice.orders(MOST_ORDERS) if complete else None) or ()
+            orders += self._cut_into_stages(cell)
+        elif not self.lattice.is_chain:
             problem = self._ideals.problem(cell)
-            found = partition(problem, below=np.inf if timed else limit)
-            if complete and timed:
-                every = self.lattice.orders(MOST_ORDERS) or ()
-            elif complete:
+            found = partition(problem, below=limit)
+            if complete:
                 bound = found.step_time_s if found is not None else limit
-            if found is not None and (timed or found.step_time_s < limit * (1 - _BETTER)):
-                orders.append(tuple(b for stage in problem.stages(found.starts) for b in stage))
+            if found is not None and found.step_time_s < limit * (1 - _BETTER):
+                orders.append(_order(problem, found))
         proved = [best.bound_s]
         for order in dict.fromkeys((*orders, *every)):
             solved = self._solver(order).refine(cell, min(limit, best.step_time_s), lower)
@@ -82,6 +85,17 @@ class BranchSolver(CellSolver):
         if every:  # what holds in every order holds
             bound = max(bound, min(proved))
         return replace(best, bound_s=min(bound, best.step_time_s))
+
+    def _cut_into_stages(self, cell: Cell) -> list[tuple[int, ...]]:
+        """The order, if any, that the dynamic program cuts into as many stages. Cells that differ
+        in ZeRO and schedule share it: it only begins their search, and takes seconds to find."""
+        degrees = cell.degrees
+        key = (degrees.num_stages, degrees.tp, cell.micro_batch)
+        if key not in self._cut:
+            problem = self._ideals.problem(cell)
+            found = partition(problem, below=np.inf)
+            self._cut[key] = [] if found is None else [_order(problem, found)]
+        return self._cut[key]
 
     def _relaxed(self, cell: Cell) -> float:
         """Seconds that no way to deal the blocks to the stages undercuts."""
@@ -122,6 +136,11 @@ class BranchSolver(CellSolver):
                 seed=self.seed,
             )
         return self._solvers[order]
+
+
+def _order(problem: PartitionProblem, cut: Partition) -> tuple[int, ...]:
+    """The blocks, stage by stage."""
+    return tuple(block for stage in problem.stages(cut.starts) for block in stage)
 
 
 def in_traced_stages(plan: Plan, entries: list[str]) -> Plan:

@@ -63,7 +63,7 @@ def plan_summary(answer: PlanFile, price_notes: Sequence[str] = ()) -> Renderabl
 def _proof(answer: PlanFile) -> str:
     if answer.status == "optimal":
         return "proven optimal"
-    return f"within {format_percent(answer.gap or 0.0)} of the best in the time (--time-limit)"
+    return f"at most {format_percent(answer.gap or 0.0)} above the best there is"
 
 
 def _cost(prediction: Prediction, price_notes: Sequence[str]) -> RenderableType:
