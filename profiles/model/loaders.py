@@ -254,6 +254,10 @@ def _towers_refused(config: Mapping[str, Any], name: str, source: str) -> str:
 def _language_model(spec: ModelSpec) -> ModelSpec:
     """The language model of a file with several towers."""
     part = spec.config.get("text_config")
+    if "num_hidden_layers" in spec.config and "vision_config" in spec.config and part is None:
+        # The first files of a type have the keys of its language model at the top level.
+        own = {key: value for key, value in spec.config.items() if not key.endswith("_config")}
+        part = {**own, "model_type": f"{spec.config.get('model_type')}_text"}
     if not isinstance(part, Mapping):
         raise ModelError(f"{spec.source}: the file has no table text_config")
     kind = str(part.get("model_type", ""))

@@ -17,6 +17,7 @@ from simulator.values.prediction import Prediction
 
 _LABEL = 8
 _RUNNERS_UP = 3
+_LEAST_GAP = 1e-3  # a smaller one is printed as this
 
 
 def plan_summary(answer: PlanFile, price_notes: Sequence[str] = ()) -> RenderableType:
@@ -63,7 +64,8 @@ def plan_summary(answer: PlanFile, price_notes: Sequence[str] = ()) -> Renderabl
 def _proof(answer: PlanFile) -> str:
     if answer.status == "optimal":
         return "proven optimal"
-    return f"at most {format_percent(answer.gap or 0.0)} above the best there is"
+    gap = max(answer.gap or 0.0, _LEAST_GAP)
+    return f"at most {format_percent(gap)} above the best there is"
 
 
 def _cost(prediction: Prediction, price_notes: Sequence[str]) -> RenderableType:

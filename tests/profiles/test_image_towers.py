@@ -3,7 +3,9 @@ fixed size, patches with a grid, tiles with a size, or images that their own met
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 
 from profiles.errors import ModelError
 from profiles.model.building.build import BuiltModel, build_model
-from profiles.model.loaders import IMAGE_AND_TEXT, ModelSpec
+from profiles.model.loaders import IMAGE_AND_TEXT, ModelSpec, resolve_model
 from profiles.model.tracing.traced import trace_model
 from tests.executor.config_zoo import config_of
 
@@ -101,6 +103,22 @@ def test_graphs_of_larger_batches_follow_from_two() -> None:
     ]
     # Four windows of 4 patches in each of 16 images, or whole images of 16 patches, then text.
     assert {(x.batch, x.q_len) for x in attention} == {(64, 4), (16, 16), (16, 12)}
+
+
+def test_both_towers_are_split_over_two_ranks() -> None:
+    """A grid and a merge size are constants that the code makes where there are no values."""
+    spec = ModelSpec(name="model", source="config.json", config=config_of("qwen3_vl"))
+    settings: dict[str, Any] = {"dtype": "float32", "target": "gpu", "tp_degrees": (1, 2)}
+    traced = trace_model(spec, sequence_length=12, **settings)
+    assert (traced.tp_degrees, traced.why_not_tensor_parallel) == ((1, 2), "")
+
+
+def test_the_language_model_of_a_file_without_a_table_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config_of("qwen2_5_vl")))
+    alone = resolve_model(f"{path}#text_config")
+    assert (alone.family, alone.config["model_type"]) == ("causal", "qwen2")
+    assert not {key for key in alone.config if key.endswith("_config")}
 
 
 def test_a_tower_that_needs_more_than_images_is_refused() -> None:

@@ -120,13 +120,10 @@ class _OfPatches(ImageTower):
 
     def outputs(self, core: Any, images: Tensor) -> Any:
         count = images.shape[0]
-        kind = str(getattr(self.config, "model_type", ""))
-        rows = (
-            [[count, *self.grid]] if kind.startswith(_FRAMES_ALONE) else [[1, *self.grid]] * count
-        )
-        return core.get_image_features(
-            images.flatten(0, 1), torch.tensor(rows, device=images.device)
-        )
+        one_video = str(getattr(self.config, "model_type", "")).startswith(_FRAMES_ALONE)
+        rows = [[count, *self.grid]] if one_video else [[1, *self.grid]] * count
+        grids = torch.tensor(rows, device=images.device)
+        return core.get_image_features(images.flatten(0, 1), grids)
 
     def positions(self) -> int:
         return self.shape[0] // self.merged
@@ -180,7 +177,7 @@ class _OfSizes(ImageTower):
         return int(counts(list(self.size), pinpoints, self.size[0]))
 
     def outputs(self, core: Any, images: Tensor) -> Any:
-        sizes = torch.tensor([list(self.size)] * images.shape[0])
+        sizes = torch.tensor([list(self.size)] * images.shape[0], device="cpu")
         return core.get_image_features(images, sizes)
 
     def positions(self) -> int:

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from profiles.model.fake_tensors.trace_fakes import tensors_in
 from profiles.model.fake_tensors.trace_known_values import KnownValues, Origin, on_real_tensors
 
 # Ops whose second result is an index along a dimension.
@@ -257,8 +258,8 @@ _SHAPES: dict[str, Callable[[ExpectedShapes, Any, Any], Any]] = {
 
 
 class _Lists(TorchFunctionMode):
-    """Tensor.tolist() and numpy() of known values, or of zeros in the loss; numbers in
-    f-strings."""
+    """Tensor.tolist() and numpy() of known values, or of zeros in the loss; numbers in f-strings;
+    constants on meta."""
 
     def __init__(self, shapes: ExpectedShapes) -> None:
         super().__init__()
@@ -280,7 +281,12 @@ class _Lists(TorchFunctionMode):
             kind = str(args[0].dtype).removeprefix("torch.").replace("bfloat16", "float32")
             found = numpy.zeros(tuple(args[0].shape), dtype=kind)
             return found if func is Tensor.numpy else found.tolist()
-        return func(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
+        if func is torch.tensor and made.is_meta and not tensors_in(args):
+            # torch makes it without its numbers.
+            with on_real_tensors():
+                shapes.values.put(made, torch.tensor(args[0], dtype=made.dtype), Origin.CONSTANT)
+        return made
 
 
 @contextmanager
