@@ -83,6 +83,13 @@ _CLIP_VISION = {
     "projection_dim": 24,
 }
 _TOWER = {key: value for key, value in _CLIP_VISION.items() if key != "projection_dim"}
+_QWEN_TOWER = {
+    "depth": 3,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": 32,
+}
 _AUDIO = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -438,11 +445,7 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
             "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
             "image_token_id": 95,
             "vision_config": {
-                "depth": 3,
-                "hidden_size": 32,
-                "intermediate_size": 64,
-                "num_heads": 2,
-                "out_hidden_size": 32,
+                **_QWEN_TOWER,
                 "window_size": 28,
                 "fullatt_block_indexes": [1],
                 "image_size": 56,
@@ -461,11 +464,7 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
             },
             "image_token_id": 95,
             "vision_config": {
-                "depth": 3,
-                "hidden_size": 32,
-                "intermediate_size": 64,
-                "num_heads": 2,
-                "out_hidden_size": 32,
+                **_QWEN_TOWER,
                 "num_position_embeddings": 16,
                 "deepstack_visual_indexes": [0, 1],
                 "image_size": 64,

@@ -39,8 +39,8 @@ class ImageTower:
     shape  of the input of one image
     """
 
-    def __init__(self, core: Any, module: Any) -> None:
-        self.core, self.module = core, module
+    def __init__(self, core: Any) -> None:
+        self.core = core
         self.config: Any = core.config.vision_config
         self.size = image_size(self.config)
         self.shape: tuple[int, ...] = (self._channels(), *self.size)
@@ -100,15 +100,14 @@ _FRAMES_ALONE = "qwen"
 class _OfPatches(ImageTower):
     """Given the patches of all images in one row, and the grid of each (Qwen-VL, GLM-V, Kimi)."""
 
-    def __init__(self, core: Any, module: Any) -> None:
-        super().__init__(core, module)
+    def __init__(self, core: Any) -> None:
+        super().__init__(core)
         config = self.config
         patch = int(config.patch_size)
         merged: Any = getattr(config, "spatial_merge_size", None)
         merged = merged or getattr(config, "merge_kernel_size", 1)
         merge = merged if isinstance(merged, int) else int(merged[0])
         self.grid = [side // (patch * merge) * merge for side in image_size(config, _ANY_SIZE)]
-        self.size = (self.grid[0] * patch, self.grid[1] * patch)
         self.merged = merge * merge
         frames = getattr(config, "temporal_patch_size", None)
         values = (self._channels(), patch, patch)
@@ -165,8 +164,8 @@ def _attention_in_equal_parts(
 class _OfSizes(ImageTower):
     """Given the size of each image, in tiles where the model cuts images into some."""
 
-    def __init__(self, core: Any, module: Any) -> None:
-        super().__init__(core, module)
+    def __init__(self, core: Any) -> None:
+        super().__init__(core)
         self.tiles = bool(getattr(core.config, "image_grid_pinpoints", None))
         if self.tiles:
             self.shape = (self._tile_count(), *self.shape)
@@ -207,8 +206,8 @@ class _CrossAttended(ImageTower):
     """Llama 3.2 Vision: some layers of the language model attend to the image, which takes none of
     its positions. An image fills all tiles that the tower has."""
 
-    def __init__(self, core: Any, module: Any) -> None:
-        super().__init__(core, module)
+    def __init__(self, core: Any) -> None:
+        super().__init__(core)
         self.tiles = int(self.config.max_num_tiles)
         self.shape = (self.tiles, *self.shape)
         ratios = [tuple(each) for each in self.config.supported_aspect_ratios]
@@ -251,23 +250,23 @@ def image_tower(module: nn.Module) -> ImageTower:
     """
     core: Any = getattr(module, "model", module)
     if hasattr(getattr(core.config, "vision_config", None), "max_num_tiles"):
-        return _CrossAttended(core, module)
+        return _CrossAttended(core)
     missing = [x for x in ("get_image_features", "get_input_embeddings") if not hasattr(core, x)]
     if _language_model(core) is None:
         missing.append("language_model")
     why = f"has no {missing[0]}" if missing else ""
     if not why:
         if hasattr(core, "connector") and hasattr(core, "vision_model"):
-            return _Connected(core, module)
+            return _Connected(core)
         given = inspect.signature(core.get_image_features).parameters.values()
         known = ("pixel_values", "kwargs", "image_sizes")
         free = [x.name for x in given if x.default is x.empty and x.name not in known]
         names = {x.name for x in given}
         if "image_grid_thw" in names:
-            return _OfPatches(core, module)
+            return _OfPatches(core)
         if not free:
             needed = [x.name for x in given if x.default is x.empty]
-            return (_OfSizes if "image_sizes" in needed else ImageTower)(core, module)
+            return (_OfSizes if "image_sizes" in needed else ImageTower)(core)
         why = f"needs {free[0]} of each image, and so values decide what runs"
     raise ModelError(
         f"{type(module).__name__} {why}: it is not built from a configuration. For the language "
