@@ -185,6 +185,7 @@ class CellMemory:
         """
         micro, arriving = cell.num_microbatches, over[:-1, None]
         fixed, gradients = self._state_ranges(cell)
+        fixed = fixed + self.given_bytes(cell)
         if cell.degrees.pp > 1:
             incoming, outgoing = MESSAGE_COUNTS
             fixed = fixed + incoming * arriving + outgoing * over[None, :]
@@ -241,6 +242,11 @@ class CellMemory:
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
         key = ("states", degrees.tp, *sharing, degrees.pp > 1)
         return self._known.once(key, find)
+
+    def given_bytes(self, cell: Cell) -> float:
+        """Inputs and targets of all micro-batches of a rank."""
+        graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
+        return float(graph.sample_bytes * cell.micro_batch * cell.num_microbatches)
 
     def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
         """Temporary bytes after the last backward (simulator/memory/held.py)."""

@@ -228,7 +228,8 @@ class SimulatorCosts:
 
         @functools.cache
         def states(ranges: Ranges) -> tuple[float, float]:
-            return self.memory.states(cell, self.memory.elements(cell, ranges))
+            held, gradients = self.memory.states(cell, self.memory.elements(cell, ranges))
+            return held + self.memory.given_bytes(cell), gradients
 
         def exchange(ranges: Ranges) -> float:
             return self.memory.exchange_bytes(cell, trained.of(ranges))

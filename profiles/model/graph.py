@@ -21,6 +21,11 @@ from profiles.model.kernels import DeviceKernel
 CHANNELS_LAST = " channels-last"
 """Suffix of the kinds of convolutions with channels-last input."""
 
+DEFERRED_PRODUCTS = ("mm", "addmm", "linear")
+"""Products with a weight whose gradient a split backward makes in its second part. The gradients of
+experts in one call, of batched products and of recurrences are made in the first
+(executor/weight_products.py)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvShape:
@@ -346,6 +351,7 @@ class ModelGraph:
 
     kinds     the distinct blocks; chain  the blocks in order of execution, as references
     branches  all tensors between blocks; empty if the blocks are a plain chain
+    sample_bytes  of a sample's inputs and targets, which every rank has of its whole batch
     state     descriptions of buffers and weights that the forward changes and computes with
     clamped   weights that their own layers clamp in the forward
     why_not_cuttable, why_not_tensor_parallel   why the chain has one block, or tp must be 1, or ""
@@ -363,6 +369,7 @@ class ModelGraph:
     why_not_cuttable: str = ""
     why_not_tensor_parallel: str = ""
     branches: tuple[Branch, ...] = ()
+    sample_bytes: int = 0
     state: tuple[str, ...] = ()
     clamped: tuple[str, ...] = ()
 

@@ -133,11 +133,13 @@ def rank_memory(
     static: StaticBytes,
     timeline: Timeline,
     capacity_bytes: float,
+    given_bytes: float = 0.0,
     exchange_bytes: float = 0.0,
     host_bytes: float = 0.0,
 ) -> RankMemory:
     """Peak and timeline of a pipeline rank's memory over the step.
 
+    given_bytes     of the inputs and targets of all micro-batches; they count as activations
     exchange_bytes  allocated and freed during the exchange of gradients
     host_bytes      in host memory
 
@@ -152,7 +154,7 @@ def rank_memory(
         communication = sum(
             arriving * s.received_bytes + leaving * s.sent_bytes for s in stages.values()
         )
-    level = static.parameters + static.optimizer + communication
+    level = static.parameters + static.optimizer + given_bytes + communication
     share = static.gradients / max(1, len(stages))
     samples = [MemorySample(time_s=0.0, memory_bytes=level)]
     moments = [_Moment(level, 0.0)]
@@ -200,7 +202,7 @@ def rank_memory(
         parameters_bytes=static.parameters,
         gradients_bytes=peak.gradients,
         optimizer_bytes=static.optimizer,
-        activations_bytes=peak.kept,
+        activations_bytes=given_bytes + peak.kept,
         transient_bytes=max(0.0, peak.total - level - peak.gradients - peak.kept),
         communication_bytes=communication,
         capacity_bytes=capacity_bytes,
@@ -230,6 +232,7 @@ def plan_memory(
         [buffers[cut.first_block + at].beside(block) for at, block in enumerate(own)]
         for cut, own in zip(plan.stages, blocks, strict=True)
     ]
+    given = float(graph.sample_bytes * plan.micro_batch * plan.num_microbatches)
     found = []
     for rank, group in enumerate(groups):
         stages = plan.stages_of(rank)
@@ -243,6 +246,7 @@ def plan_memory(
                 static=executor_static_bytes(held, group),
                 timeline=timeline,
                 capacity_bytes=group.device.usable_bytes,
+                given_bytes=given,
                 exchange_bytes=exchange_bytes(held.gradients, group),
                 host_bytes=host_bytes(on_host, group),
             )

@@ -12,7 +12,7 @@ torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.
                last with its end; gloo, on a CPU, gathers into c P more, beside the share as cast
     backward   c P, the flat tensor of the unit before, which is fetched ahead (ZeRO 3), the g T of
                the unit behind that were sent to be summed, and of the c T of its gradients one as
-               large as the largest: when all are made the activations are freed
+               large as the largest; at its end all of them, when its activations are freed
     summed     g T as they are sent, g T / dp as they come, on a CPU gloo's copy of the g T, and of
                the gradients c T the last parameter's, which a variable of torch's loop still names
 
@@ -50,12 +50,14 @@ class UnitBuffers(NamedTuple):
     all weights).
 
     forward, backward   while the block's ops run;  gathering, summing  while they do not
+    ending  when the block's last op runs, of which activations only the input's gradient is left
     loss_forward, loss_backward   while a loss runs, before which ZeRO 3 has freed the units
     """
 
     forward: float = 0.0
     gathering: float = 0.0
     backward: float = 0.0
+    ending: float = 0.0
     summing: float = 0.0
     loss_forward: float = 0.0
     loss_backward: float = 0.0
@@ -74,7 +76,9 @@ class UnitBuffers(NamedTuple):
         return replace(
             block,
             forward_transient_bytes=max(forward, self.gathering - saved),
-            backward_transient_bytes=max(backward, self.summing - saved),
+            backward_transient_bytes=max(
+                backward, self.ending + block.input_bytes - saved, self.summing - saved
+            ),
         )
 
 
@@ -159,15 +163,18 @@ def unit_buffers(
         again = [unit for unit in units if unit.again]
         nearest = max((unit.total for unit in again), default=0)
         ahead = 0 if stays_whole or before is root else max(before.total, nearest)
-        made = _root_made(read, position, running=True) + min(run.trained - run.widest, run.widest)
+        made = _root_made(read, position, running=True)
+        largest = min(run.trained - run.widest, run.widest)
         flat = run.total if units else before.total
         left = weights - c * own * (not stays_whole)
         behind = next((unit for unit in later if not unit.late), _NONE).sent
         behind = max(behind, *(unit.sent for unit in again)) if again else behind
+        running = weights + c * (ahead + waiting + made) + g * behind
         here = (
             weights + c * flat,
             gathering,
-            weights + c * (ahead + waiting + made) + g * behind,
+            running + c * largest,
+            running + c * run.trained,
             summing,
             left + c * flat,
             left,

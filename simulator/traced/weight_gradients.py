@@ -6,7 +6,15 @@ import functools
 from collections import Counter
 
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.graph import DTYPE_BYTES, Block, ModelGraph, Op, OpKind, Parameter
+from profiles.model.graph import (
+    DEFERRED_PRODUCTS,
+    DTYPE_BYTES,
+    Block,
+    ModelGraph,
+    Op,
+    OpKind,
+    Parameter,
+)
 from simulator.schedules.schedule import schedule_kind
 from simulator.traced.block_cost import measured_block, price_block
 from simulator.traced.in_step import prices_in_step
@@ -69,7 +77,7 @@ def _uses(block: Block) -> Counter[str]:
     """How many gradients of each trainable parameter W makes at most: one for each of its forward
     products, one where it is in none; of a vector one where its module has a product."""
     found: Counter[str] = Counter()
-    with_products = {op.module for op in block.forward_ops if op.matmul is not None}
+    with_products = {op.module for op in block.forward_ops if op.name in DEFERRED_PRODUCTS}
     for parameter in block.parameters:
         if not parameter.trainable:
             continue
@@ -104,7 +112,9 @@ def _makes(op: Op, parameter: Parameter) -> bool:
     if op.written_bytes != parameter.spec.num_elements * DTYPE_BYTES[op.dtype]:
         return False
     if op.kind is OpKind.MATMUL and op.matmul is not None:
-        return tuple(sorted((op.matmul.m, op.matmul.n))) == _sides(parameter)
+        return op.name in DEFERRED_PRODUCTS and tuple(sorted((op.matmul.m, op.matmul.n))) == _sides(
+            parameter
+        )
     return len(parameter.spec.shape) == 1 and op.name.endswith("sum")
 
 

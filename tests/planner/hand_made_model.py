@@ -133,6 +133,7 @@ class HandMadeModel:
                 *(BlockRef(entry=name, kind=1) for name in names),
                 BlockRef(entry="head", kind=2),
             ),
+            sample_bytes=16 * TOKENS,
         )
 
 

@@ -170,6 +170,15 @@ def test_shipped_models_trace(every: bool) -> None:
         assert 1.9 < graph.backward_flop / graph.forward_flop < 5
 
 
+def test_what_a_rank_is_given_of_a_sample_is_counted(tmp_path: Path) -> None:
+    # Tokens in int64, as inputs and as targets; pixels in fp32, and a class in int64 for each.
+    assert traced("llama", tmp_path).sample_bytes == 2 * 8 * SEQUENCE
+    images = trace_graph(
+        resolve_model("examples.unet:build"), micro_batch=3, sequence_length=1, dtype="float32"
+    )
+    assert images.sample_bytes == 64 * 64 * (4 + 8)
+
+
 @pytest.mark.slow
 def test_405b_traces_in_little_memory() -> None:
     code = (

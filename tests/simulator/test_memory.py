@@ -208,12 +208,14 @@ def test_parts_add_up_and_the_course_reaches_the_peak():
             static=static(),
             timeline=simulate(schedule, times),
             capacity_bytes=1e6,
+            given_bytes=5.0,
         )
         # 2 stages x (2 x 4 received + 1 x 3 sent).
         assert memory.communication_bytes == 22.0
         assert max(s.memory_bytes for s in memory.timeline) == pytest.approx(memory.peak_bytes)
         assert memory.peak_bytes >= memory.static_bytes
-        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + 22.0)
+        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + 22.0 + 5.0)
+        assert memory.activations_bytes >= 5.0
         stamps = [sample.time_s for sample in memory.timeline]
         assert stamps == sorted(stamps)
         assert memory.fits

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from simulator.memory.held import BlockBytes
 from simulator.memory.sharded_units import most_of_kinds, unit_buffers
 from simulator.traced.predict import predict
 from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel
@@ -41,6 +42,18 @@ def test_a_unit_s_backward_has_the_next_gathered_and_the_last_sums_beside():
     # The table's: nothing comes before it.
     assert table.backward == 2 * V + 4 * L
     assert head.backward == 2 * V + 2 * L
+    # With its last op all gradients of a layer are made, and the input's gradient.
+    assert layer.ending == 2 * L + 2 * L + 2 * L + 4 * V
+    block = BlockBytes(
+        saved_bytes=3.0,
+        weight_bytes=0.0,
+        input_bytes=1.0,
+        output_bytes=1.0,
+        forward_transient_bytes=0.0,
+        backward_transient_bytes=0.0,
+        parameters=(),
+    )
+    assert layer.beside(block).backward_transient_bytes == layer.ending + 1.0 - 3.0
 
 
 def test_a_dominant_table_s_peak_is_where_its_gradients_are_summed():

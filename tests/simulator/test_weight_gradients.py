@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -199,3 +200,35 @@ def test_a_stage_keeps_operands_from_i_to_w_whatever_is_recomputed():
         # While the first of the two runs backward, the operands of the second wait.
         whole = stage_bytes([cost] * 2, received=size, sent=size)
         assert found.first_transient_bytes == whole.first_transient_bytes + cost.weight_bytes
+
+
+def test_weights_of_experts_and_of_recurrences_are_made_with_the_gradients_of_inputs():
+    """The executor defers products of its kinds only (executor/weight_products.py)."""
+    layer = linear(64, 16, 32, bias=False)
+    for name in ("_grouped_mm", "bmm", "gru_layer"):
+        unlike = replace(
+            layer, backward_ops=tuple(replace(op, name=name) for op in layer.backward_ops)
+        )
+        assert weight_gradient_ops(unlike) == {}
+
+
+def test_a_block_keeps_until_w_what_its_linear_layers_read_and_no_other_product(tmp_path):
+    pytest.importorskip("transformers", reason="building this mixtral needs transformers")
+    from profiles.model.loaders import resolve_model
+    from profiles.model.tracing.traced import trace_model
+    from tests.executor.config_zoo import config_of
+
+    path = tmp_path / "mixtral.json"
+    path.write_text(json.dumps({**config_of("mixtral"), "num_hidden_layers": 2}))
+    config = json.loads(path.read_text())
+    graph = trace_model(resolve_model(str(path)), sequence_length=32, dtype="bfloat16").at(2)
+    layer = graph.blocks[1]
+    hidden, heads, groups = (
+        config[key] for key in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+    )
+    keys = hidden // heads * groups
+    # Per token in bf16: what q, k and v read (once), what o reads, what the router reads; the
+    # gradients of q, k, v, o and the router's scores.
+    read, written = 3 * hidden, 2 * hidden + 2 * keys + config["num_local_experts"]
+    assert layer.weight_input_bytes == 2 * 64 * read
+    assert layer.weight_output_bytes == 2 * 64 * written

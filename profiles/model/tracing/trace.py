@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from profiles.errors import TraceError
-from profiles.model.building.build import build_model
+from profiles.model.building.build import BuiltModel, build_model
 from profiles.model.building.tensor_parallel_rules import Rule
 from profiles.model.fake_tensors.trace_fakes import Fakes, make_fake, no_logged_failures
 from profiles.model.graph import BlockRef, ModelGraph
@@ -147,9 +148,18 @@ def trace_graph(
         chain=tuple(chain),
         why_not_cuttable=lone,
         branches=traced.branches(),
+        sample_bytes=_bytes_of_a_sample(built, micro_batch),
         state=tuple(run.state),
         clamped=run.clamped,
     )
+
+
+def _bytes_of_a_sample(built: BuiltModel, samples: int) -> int:
+    """Of all inputs and targets; a tensor that is both counts twice (executor/rank.py, `given`).
+    One without a batch, such as class weights, does not count."""
+    found = (x for x in tree_leaves((built.args, built.targets)) if isinstance(x, Tensor))
+    batched = (x for x in found if x.dim() and x.shape[0] % samples == 0)
+    return sum(x.numel() * x.element_size() // samples for x in batched)
 
 
 def _assumed_in(like: ModelGraph | None, entries: list[str]) -> set[int] | None:

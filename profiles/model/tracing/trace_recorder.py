@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from profiles.errors import ShardwrightError, TraceError
 from profiles.model.fake_tensors.trace_fakes import tensors_in
 from profiles.model.fake_tensors.trace_known_values import KnownValues
-from profiles.model.graph import Op, OpKind, Phase, TensorSpec
+from profiles.model.graph import DEFERRED_PRODUCTS, Op, OpKind, Phase, TensorSpec
 from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
 from profiles.model.tracing.trace_errors import refuse_long_loop
 from profiles.model.tracing.trace_kernels import device_kernels
@@ -289,7 +289,7 @@ class Recorder(TorchDispatchMode):
                 record.weighted = record.handed_on = True
 
     def _note_product(self, op: Op, tensors: list[Tensor], segment: Segment) -> None:
-        if op.kind not in (OpKind.MATMUL, OpKind.CONV) and op.name != "embedding":
+        if op.kind is not OpKind.CONV and op.name not in (*DEFERRED_PRODUCTS, "embedding"):
             return
         found = [(x.untyped_storage()._cdata, x.requires_grad) for x in tensors]
         if any(trained and key in self.parameters for key, trained in found):

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import functional
 from torch.overrides import _get_current_function_mode_stack
@@ -88,6 +88,35 @@ def votes_for_known_shapes() -> Iterator[None]:
         yield
     finally:
         PipelineStage._warmup_backward_result = original
+
+
+class _Sending:
+    """A message under way, which has its tensor until somebody waits for it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor: torch.Tensor | None = tensor
+
+    def wait(self) -> None:
+        self._tensor = None
+
+
+@contextmanager
+def messages_under_way() -> Iterator[None]:
+    """Inside it, what a stage sends is in memory until the stage waits for the message, as NCCL's
+    and gloo's messages are (torch 2.13: ProcessGroupNCCL stashes the tensors of an asynchronous
+    operation). Those of the fake group are over at once."""
+    original = schedules._batch_p2p
+
+    @wraps(original)
+    def begun(operations: Any, *args: Any, **kwargs: Any) -> Any:
+        sent = [_Sending(x.tensor) for x in operations if x.op is dist.isend]
+        return [*original(operations, *args, **kwargs), *sent]
+
+    schedules._batch_p2p = begun
+    try:
+        yield
+    finally:
+        schedules._batch_p2p = original
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from tests.executor.fake_accelerator.peers import (
     attention_fused_again,
     host_memory_pinned,
     meshes_with_values,
+    messages_under_way,
     real_models,
     shapes_in_their_own_mode,
     votes_for_known_shapes,
@@ -103,6 +104,7 @@ def walk(
         stack.enter_context(host_memory_pinned())
         stack.enter_context(answering(names))
         stack.enter_context(meshes_with_values())
+        stack.enter_context(messages_under_way())
         stack.enter_context(shapes_in_their_own_mode())
         stack.enter_context(votes_for_known_shapes())
         stack.enter_context(real_models())
