@@ -33,12 +33,11 @@ from shardwright.requests.plan_choices import (
     step_optimizer,
 )
 from shardwright.requests.plan_request import PlanRequest, default_precision
-from shardwright.requests.plan_route import check_shared_tokens, executor_space, route_of
+from shardwright.requests.plan_route import executor_space, route_of
 from shardwright.requests.price_request import price_for
 from shardwright.requests.usual_batch import notes_on_batch
 from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
-from simulator.values.workload import Workload
 
 # Seconds of the search for each framework after the first, where the request names none.
 _OTHER_S = 6.0
@@ -227,10 +226,8 @@ class LayoutRequester:
         space, options = self.request.axes, self.request.options
         if stack != EXECUTOR:
             return space
-        if not options.sequence_parallel:
-            return executor_space(space, figures)
-        check_shared_tokens(options.model, Workload(global_batch=1, sequence_length=tokens))
-        return executor_space(space, figures, tokens=tokens)
+        shared = tokens if options.sequence_parallel else 0
+        return executor_space(space, figures, options.model, tokens=shared)
 
     def _answered(self, question: LayoutQuestion, limit_s: float) -> CachedAnswer[LayoutFile]:
         task = layout_task(question, explain=self.explain)

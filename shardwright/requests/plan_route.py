@@ -110,14 +110,22 @@ def _is_named(model: TracedModel) -> bool:
     return not spec.factory and spec.content_hash == model.content_hash
 
 
-def executor_space(space: Axes, figures: Transformer, *, tokens: int = 0) -> Axes:
+def executor_space(
+    space: Axes, figures: Transformer, model: TracedModel | str = "", *, tokens: int = 0
+) -> Axes:
     """The space, restricted to tensor-parallel degrees that the executor can split: every rank gets
     whole heads of queries, keys and values, and an equal share of the feed-forward layer.
 
-    tokens  of a sequence that the ranks share equally
+    tokens  of a sequence that the ranks may share equally, if they may; of this model
 
-    Raises InputError where --tp leaves none.
+    Raises InputError where --tp leaves none, and, with the block and the reason, if the executor
+    cannot run the model with shared tokens.
     """
+    if tokens:
+        if isinstance(model, str):
+            work = Workload(global_batch=1, sequence_length=tokens)
+            model = trace_blocks(model, work, sequence_parallel=True)
+        model.need_shared_tokens()
     heads, keys = figures.num_heads, figures.num_kv_heads
     inner = figures.ffn_size or figures.expert_size
     able = [tp for tp in divisors(heads) if keys % tp == 0 and (not inner or inner % tp == 0)]
@@ -226,9 +234,3 @@ def trace_blocks(
         cache=trace_cache(),
         sequence_parallel=sequence_parallel,
     )
-
-
-def check_shared_tokens(model: str, work: Workload) -> None:
-    """Raises InputError, with the block and the reason, if our executor cannot run a model with
-    sequence parallelism."""
-    trace_blocks(model, work, sequence_parallel=True).need_shared_tokens()

@@ -287,6 +287,9 @@ def _plan_for_stack(
     runs_here = options.stack == EXECUTOR
     figures = figures_of(model, work.sequence_length, runs_here=runs_here)
     calibration = options.calibration
+    if runs_here:
+        shared = work.sequence_length if options.sequence_parallel else 0
+        space = executor_space(space, figures, model, tokens=shared)
     question = LayoutQuestion(
         name=name,
         model=figures,
@@ -295,7 +298,7 @@ def _plan_for_stack(
         global_batch=work.global_batch,
         seq_len=work.sequence_length,
         precision=work.precision,
-        space=executor_space(space, figures) if runs_here else space,
+        space=space,
         options=requested_options(_of_work(options, work)),
         fit_risk=DEFAULT_FIT_RISK if options.fit_risk is None else options.fit_risk,
         calibration=None if calibration is None else read_calibration(calibration),

@@ -111,6 +111,17 @@ def test_a_model_that_is_traced_so_in_python() -> None:
         runnable_answer(layouts, get_cluster("2xh100-sxm"), whole)
 
 
+def test_a_name_that_cannot_share_its_tokens_is_refused_before_the_search() -> None:
+    """`plan` of the name answered with a plan that `predict` then refused."""
+    work = Workload(global_batch=16, sequence_length=512)
+    options = {"stack": "torch", "tp": 2, "sequence_parallel": True}
+    with pytest.raises(InputError, match=r"--sequence-parallel cannot be used for mixtral-8x7b"):
+        python_plan.plan("mixtral-8x7b", "1x8xh100-sxm", work, **options)
+    odd = Workload(global_batch=16, sequence_length=129)
+    with pytest.raises(InputError, match=r"129 tokens with --sequence-parallel, evenly"):
+        python_plan.plan("tiny-llama-demo", "2xh100-sxm", odd, **options)
+
+
 def test_alternatives_with_and_without_shared_tokens_run_by_their_own_rules() -> None:
     """The option allows both. Such an answer ended in an error about the rules of the plan."""
     model, on = "tests/equality/small_qwen.json", "1x8xh100-sxm"
