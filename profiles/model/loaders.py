@@ -30,6 +30,7 @@ FAMILIES = {
     "ForTokenClassification": "tokens",
     "ForQuestionAnswering": "spans",
     "ForImageClassification": "vision",
+    "ForVideoClassification": "vision",
     "ForSemanticSegmentation": "pixels",
     "ForConditionalGeneration": "seq2seq",
     "MTModel": "seq2seq",

@@ -385,6 +385,12 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
         {**_IMAGE, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
         | {"num_hidden_layers": 3, "patch_size": 8},
     ),
+    "videomae": (
+        "videomae",
+        "VideoMAEForVideoClassification",
+        {**_IMAGE, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
+        | {"num_hidden_layers": 3, "patch_size": 8, "num_frames": 4},
+    ),
     "deit": (
         "deit",
         "DeiTForImageClassification",

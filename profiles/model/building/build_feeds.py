@@ -162,7 +162,8 @@ def _main_input(name: str, config: Any, feed: Feed) -> tuple[Tensor, Callable[..
 
 def _images(config: Any, feed: Feed) -> Tensor:
     part = getattr(config, "vision_config", config)
-    return feed.noise(part.num_channels, *image_size(part))
+    frames = (part.num_frames,) if hasattr(part, "num_frames") else ()
+    return feed.noise(*frames, part.num_channels, *image_size(part))
 
 
 def _sound(config: Any, feed: Feed) -> Tensor:
