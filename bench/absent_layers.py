@@ -1,4 +1,4 @@
-"""What a layer of another stage costs a stage's forward: CPU seconds of the host."""
+"""Host time that a layer of another stage adds to a stage's forward, in CPU seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans run on this machine's accelerators and set beside their predictions, in one JSON file.
+"""Run plans on this machine's accelerators, and compare them with predictions in one JSON file.
 
 Started by bench/accelerator.sh. For each question the planner makes a plan for this kind of device,
 `shardwright run` trains it, and what was measured goes beside what was predicted: seconds of the
@@ -247,7 +247,7 @@ def _machine(device: str) -> str:
 
 
 def cluster_of(name: str, devices: int) -> str:
-    """The catalog's cluster for devices that torch gives this name."""
+    """The cluster string of devices by torch's name for them; exits if the catalog has none."""
     for part, entry in CATALOG:
         if part in name:
             return f"1x{devices}x{entry}"

@@ -1,4 +1,4 @@
-"""`best_of`: CPU seconds of a few runs, the least of them."""
+"""`best_of`: the lowest CPU seconds of a few runs."""
 
 from __future__ import annotations
 

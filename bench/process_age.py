@@ -1,4 +1,4 @@
-"""How long this process has run: a limit on its time begins where it began, not after imports."""
+"""Age of this process: time limits count from its start, not from the end of its imports."""
 
 from __future__ import annotations
 

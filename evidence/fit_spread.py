@@ -1,4 +1,4 @@
-"""What a fit knows of its coefficients, and the spread of steps that it predicts."""
+"""The covariance of a fit's coefficients, and the uncertainty of step times that follows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 
 def knowledge_of(assigned: Assigned, fitted: Fitted, used: NDArray[np.intp]) -> Knowledge:
-    """What a fit knows, for runs of a source that it has not seen.
+    """The uncertainty of a fit, for runs of a source that is not in it.
 
     used  the rows that it was fitted on: coefficients of other rows alone are unknown
     """
@@ -35,7 +35,7 @@ def knowledge_of(assigned: Assigned, fitted: Fitted, used: NDArray[np.intp]) -> 
 
 
 def fitted_places(assigned: Assigned, used: NDArray[np.intp]) -> list[int]:
-    """Of coefficients and then families, those that the rows `used` depend on."""
+    """Indices of the coefficients, then of the families, on which the rows `used` depend."""
     own = {i for index in assigned.index.values() for i in index[used].tolist()}
     families = {assigned.families[i] for i in own}
     names = enumerate(assigned.family_kinds, start=len(assigned.names))

@@ -1,4 +1,4 @@
-"""Fitting what is fitted of memory on some published runs, and predicting the others.
+"""Fit two values of the memory model on some published runs, and predict the others.
 
 Two numbers are fitted, for frameworks whose files say so (peaks as nvidia-smi shows them): the
 blocks that the allocator caches and the memory outside torch (`cached_over_working_set`,

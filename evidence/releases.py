@@ -1,4 +1,4 @@
-"""What earlier releases predicted before anybody had seen the measurements (prospective.csv)."""
+"""Predictions of earlier releases, made before the measurements were known (prospective.csv)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def apply_recompute(stage: StageModule, kinds: tuple[Recompute, ...]) -> None:
 
 
 def attention_of(module: nn.Module) -> nn.Module | None:
-    """The attention submodule of a block that contains no other one."""
+    """The first innermost attention module of a block, by class name; None without any."""
     found = [m for m in module.modules() if m is not module and "Attention" in type(m).__name__]
     inner = [m for m in found if not any(o is not m and o in set(m.modules()) for o in found)]
     return inner[0] if inner else None

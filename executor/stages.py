@@ -88,7 +88,7 @@ class StageModule(nn.Module):
         self._entering = flow.crossing(first) if first else ()
         self._leaving = flow.crossing(last) if last < len(flow.entries) else ()
         self._final = max(own)
-        # The own call behind which the stage itself has no more use of a value that it made.
+        # Of each value, the number of the stage's last call that takes it.
         self._last_use = {number: n for n in own for number in flow.calls[n].takes}
         self._number = self._depth = 0
         self._running_own = False  # the outermost unit that runs
@@ -98,7 +98,7 @@ class StageModule(nn.Module):
         # another tensor later.
         self._standing: dict[int, tuple[Tensor, int]] = {}
         self._real: dict[int, Tensor] = {}
-        # Of each value that other stages make, what stands for it, with its number; made once.
+        # Placeholder and number of each value that other stages make, created once.
         self._stand_ins: dict[int, tuple[Tensor, int]] = {}
         self.absent: frozenset[str] = frozenset()  # paths of units that only other stages run
         if not self.is_whole:

@@ -1,4 +1,4 @@
-"""Arithmetic of 90 % intervals of positive numbers, as log-normal on either side of their value.
+"""Arithmetic of 90 % intervals of positive numbers, log-normal on each side of the value.
 
 A number of value v and ends l and h is taken as v exp(s z), z standard normal, with s = ln(h / v)
 / q above and ln(v / l) / q below the value, q = 1.645 the normal's 95 % quantile: a two-piece
@@ -17,7 +17,7 @@ _END = _NORMAL.inv_cdf(0.95)
 
 
 def product(first: Interval, *others: Interval) -> Interval:
-    """The product of independent numbers: deviations of logarithms add up in squares, side by side.
+    """The product of independent numbers: on each side, log deviations add in quadrature.
 
     >>> sure = Interval(value=3.0, low=3.0, high=3.0)
     >>> found = product(Interval(value=2.0, low=1.0, high=4.0), sure)
@@ -34,7 +34,7 @@ def product(first: Interval, *others: Interval) -> Interval:
 
 
 def total(*parts: Interval) -> Interval:
-    """The sum of numbers that are high and low together: ends add up as values do."""
+    """The sum of fully correlated numbers: the ends are added like the values."""
     return Interval(
         value=sum(part.value for part in parts),
         low=sum(part.low for part in parts),

@@ -1,4 +1,4 @@
-"""Straight lines through the few measured collectives between nodes: latency and rate of a card.
+"""Fits latency and rate of a network card to the few measured collectives between nodes.
 
     time = latency + bus bytes per card / rate
 

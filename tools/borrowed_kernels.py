@@ -1,5 +1,5 @@
-"""How far off a kernel is that no measured step has: every kernel that steps do have, priced as the
-one most like it."""
+"""The error of pricing a kernel without measured steps like the most similar kernel, estimated on
+kernels that measured steps have."""
 
 from __future__ import annotations
 

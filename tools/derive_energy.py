@@ -1,4 +1,4 @@
-"""Derives what we ship of power and carbon from tables of measured power and of grids.
+"""Derives the shipped data on power and carbon from tables of measured power and of grids.
 
     python -m tools.derive_energy POWER.csv CARBON.csv
 

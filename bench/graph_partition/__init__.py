@@ -1,1 +1,1 @@
-"""Contiguous splits of graphs that are not chains: largest load smallest, with a proven bound."""
+"""Contiguous splits of graphs that are not chains, with the smallest largest load, proven."""

@@ -1,4 +1,4 @@
-"""What a split costs, from the definition, and whether it is one: no code of the solver."""
+"""Independent check of a split, without the solver's code: validity, and cost by definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that must be together made one: given groups, then every cycle that this closes."""
+"""Merge blocks that must share a device: given groups, then every cycle that merging creates."""
 
 from __future__ import annotations
 

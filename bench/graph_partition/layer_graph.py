@@ -1,4 +1,4 @@
-"""Layer graphs of the throughput problem of Tarnawski et al. (NeurIPS 2020), as files say them.
+"""Layer graphs of the throughput problem of Tarnawski et al. (NeurIPS 2020), from their files.
 
 The format is that of the paper's code package (README of github.com/msr-fiddle/dnn-partitioning,
 section "Input format"). "FPGA" there means any accelerator and "CPU" a host.

@@ -1,4 +1,4 @@
-"""What the Sailor folder says: runs, layer profiles and network measurements, as values.
+"""Reads the Sailor folder: runs, layer profiles and network measurements, as values.
 
 Field meanings were read in Sailor's simulator and engine (github.com/eth-easl/sailor, MIT, read
 2026-11-21: sailor/Planner/simulations/runtime_simulator.py, sailor/profiling/networking,

@@ -295,7 +295,7 @@ def _assumptions(space: Axes, context: LayoutContext) -> tuple[str, ...]:
 
 
 def block_rules() -> FrameworkRules:
-    """The rules of our own executor, with `free_schedules` as the schedules of a free axis."""
+    """The rules of our own executor. A search without a fixed schedule tries `free_schedules`."""
     schedules = tuple(name for name in free_schedules() if name != NO_PIPELINE)
     return replace(load_framework(EXECUTOR).rules, schedules=schedules)
 

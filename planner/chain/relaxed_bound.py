@@ -1,4 +1,4 @@
-"""The linear programme of dealing blocks to stages: a bound for models with too many orders.
+"""The linear program that assigns blocks to stages: a bound for models with too many orders.
 
 x_bs is the part of block b in stage s, and every block is at its fastest. The step of chain/problem
 is linear in the stages' times, so that the least step over parts of blocks is one of a linear

@@ -91,15 +91,15 @@ class ChainCosts:
 
     @property
     def forward_rise_bytes(self) -> Array:
-        """[K, S] highest bytes of the forward beyond kept_bytes; below 0 where the outputs, that
-        are among these, are the most of it."""
+        """[K, S] peak of the forward minus kept_bytes. With branches, kept_bytes includes the
+        outputs, so it is negative if these are larger than the temporary tensors."""
         handed = self.output_bytes[:, None] if self.branched else 0.0
         return np.asarray(self.forward_transient_bytes - handed)
 
     @property
     def first_bytes(self) -> Array:
-        """[K] while the backward of a block runs that stands first in its stage, with the strategy
-        that needs least."""
+        """[K] bytes during the backward of a block that is the first of its stage, with the
+        strategy that needs the least."""
         whole = self.kept_bytes + self.backward_transient_bytes
         return np.asarray(whole.min(axis=1) - self.input_bytes)
 

@@ -59,15 +59,15 @@ def nodes_of_run(run: TrainingRun) -> int:
     return -(-run.degrees.num_devices // run.node_devices)
 
 
-# Of layouts that do not fit so many of the lowest floors are kept.
+# Number of layouts with the lowest memory bounds that are kept if nothing fits.
 _LIGHTEST = 64
 # Layouts refined at most after the proof, for runners-up.
 _FURTHER = 100
-# Meshes are opened so many at a time, and twice as many the next time, up to so many.
+# Meshes opened in the first wave; the number doubles with every wave, up to the last one.
 _FIRST_WAVE, _LAST_WAVE = 256, 8192
-# With a goal of its own so many of the least bounds are opened first, of each tp, cp and ep.
+# With a goal: number of meshes with the lowest bounds that are opened first, per tp, cp and ep.
 _FIRST_OF_GOAL = 8
-# Meshes that use this share of the devices are looked at before all others.
+# Meshes that use more than this share of the devices are opened before all others.
 _NEARLY_ALL = 7 / 8
 
 

@@ -1,5 +1,5 @@
-"""Plans of cells whose step only the event timeline tells: schedules that split the backward,
-stages in turn or in a V, and stages too unlike for the closed form of 1F1B.
+"""Plans of cells whose step time needs the event timeline: schedules that split the backward,
+stages in turn or in a V, and stages too unequal for the closed form of 1F1B.
 
 Local search: from even stages, blocks move from one stage to another as long as the timeline gets
 shorter, those first that leave the busiest rank least busy. Each rank takes

@@ -1,1 +1,1 @@
-"""What commands share: flags, what is printed, report files."""
+"""Shared by commands: flags, output, report files."""

@@ -1,4 +1,5 @@
-"""How plug-ins extend the core (tests/architecture/public_modules.py: what of it they import).
+"""How plug-ins extend the core. They may import only the core modules that are listed in
+tests/architecture/public_modules.py.
 
 A plug-in is a separate distribution (folder `plugins/` of the repository). Its one entry point in
 the group `shardwright.plugins` names a `Plugin`:

@@ -43,7 +43,7 @@ from simulator.training_run.framework.framework import load_framework, offered_f
 _OTHER_S = 6.0
 
 Watched = Callable[[], AbstractContextManager[Progress | None]]
-"""Opens what watches one search, and gives its progress."""
+"""Opens the display of one search, and returns its progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ def executor_space(
     """The space, restricted to tensor-parallel degrees that the executor can split: every rank gets
     whole heads of queries, keys and values, and an equal share of the feed-forward layer.
 
-    tokens  of a sequence that the ranks may share equally, if they may; of this model
+    tokens  of a sequence of the model, which the ranks share equally; 0 without sharing
 
     Raises InputError where --tp leaves none, and, with the block and the reason, if the executor
     cannot run the model with shared tokens.

@@ -54,8 +54,8 @@ _ALLOCATED_PEAK = re.compile(r"allocated|tensors", re.I)
 
 
 def recompute_of(row: DescribedRow) -> str:
-    """The run's recompute as one of TrainingRun's words; silent: none, but full in MaxText, whose
-    default it is (MaxText configs/base.yml, remat_policy). Raises InputError."""
+    """The run's recomputation as a value of `TrainingRun.recompute`. A row without one gets none,
+    or full in MaxText, its default (MaxText configs/base.yml, remat_policy). Raises InputError."""
     printed, stack, said = row.run.recompute, row.stack, row.said
     text = printed.strip().lower()
     if not text:

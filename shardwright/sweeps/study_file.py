@@ -115,7 +115,7 @@ _MOST_TOLD = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFile:
-    """What a file holds."""
+    """The content of a file: grids of requests to `plan`, and of requests to `size`."""
 
     grids: tuple[Grid, ...] = ()
     sizes: tuple[SizeGrid, ...] = ()
@@ -134,8 +134,8 @@ def read_study(path: Path, *, local: Path | None = None) -> Study:
 
     local  the file of this machine's profile
 
-    Raises DocumentError that names what is wrong with its line: a key that is none, a wrong value,
-    models, devices, frameworks and kinds of price that nobody knows.
+    Raises DocumentError, with the line, for an unknown key, a wrong value, and an unknown model,
+    device, framework or kind of price.
     """
     text = read_text(path)
 

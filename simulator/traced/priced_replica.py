@@ -148,9 +148,9 @@ class Step:
 
 
 def step_of(replicas: Sequence[PricedReplica], parts: Sequence[Tail], end: str) -> Step:
-    """The step with every cost at one end of its interval.
+    """The step, with every cost at the same end of its interval (`value`, `low` or `high`).
 
-    parts  tails of `Plan.parts`, where replicas differ; () where they are alike
+    parts  the tail of each of `Plan.parts`; () if replicas are equal
     """
     ends_s = [replica.backward_ends_s(end) for replica in replicas]
     update_s = [[float(getattr(t.optimizer, end)) for t in each.tails] for each in replicas]

@@ -48,7 +48,7 @@ class JobEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetFile:
-    """The whole file."""
+    """A file of `fleet`: its clusters, its jobs and its settings."""
 
     start: str
     cluster: tuple[ClusterEntry, ...]

@@ -151,7 +151,7 @@ def _begins_with_brace(source: Path) -> bool:
 
 
 def not_better(found: Recalibration, source: str, output: Path) -> str:
-    """Why a calibration is not written."""
+    """Error message: a calibration is not shown to predict left-out runs better."""
     if found.configurations < 2:
         why = (
             f"{source} holds {found.configurations} configuration, so that nothing is left to "

@@ -1,4 +1,4 @@
-"""CSV tables for spreadsheets, and their data dictionary."""
+"""`Column`: a column of a CSV table for spreadsheets; tables, and their data dictionaries."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The whole report of a plan for our executor: that of `plan`, with the timeline, the memory over
-the step, the roofline and, where there is a run, its comparison with the prediction."""
+"""The HTML report of a plan for our executor: that of `plan`, with the timeline, the memory over
+the step, the roofline and, if there is a run, its comparison with the prediction."""
 
 from __future__ import annotations
 

@@ -109,7 +109,10 @@ class SizeSolver:
     relaxed: bool = True
 
     def solve(self, flags: SizeFlags) -> Sized:
-        """The answer; raises InputError, UnknownNameError, DocumentError."""
+        """The answer, next to a published run of the same model if there is one.
+
+        Raises InputError, UnknownNameError, DocumentError.
+        """
         sized = self._answered(flags)
         published = None
         if self.detail >= Detail.SUMMARY and not flags.options.lora:

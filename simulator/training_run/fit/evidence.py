@@ -56,7 +56,7 @@ def evidence_name(run: TrainingRun) -> str:
 def evidence_words(
     run: TrainingRun, known: EvidenceFile | None = None, *, short: bool = False
 ) -> str:
-    """What a run's step time rests on, in one line for a person.
+    """The fitted runs behind a predicted step time, as one line of text.
 
     short  without the names of the sources, in fewer than 90 columns
     """

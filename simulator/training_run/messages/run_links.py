@@ -79,8 +79,8 @@ def links_of(run: TrainingRun) -> Links:
 
 
 def hops_of(group: RankGroup, links: Links) -> tuple[Hop, ...]:
-    """The levels that a group spans, innermost first. Every device of a part is in a group of this
-    kind and all communicate at once, so each has an even share of the network cards."""
+    """The levels of links that a group spans, innermost first. All groups of this kind communicate
+    at the same time, so each device has an equal share of the network cards."""
     ranks = group.ranks
     inside = group.within(links.node_devices)
     hops = []

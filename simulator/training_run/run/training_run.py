@@ -266,8 +266,8 @@ class TrainingRun:
 
     @property
     def sharing_ranks(self) -> int:
-        """Ranks of a worker, or of a group of hybrid sharding, with the same weights, which may
-        shard the states."""
+        """Number of ranks that can shard the states: those with the same weights, in one worker of
+        local steps or one group of hybrid sharding."""
         return self.degrees.shard_replicas * self.degrees.cp // self.local_workers
 
     def as_published(self) -> TrainingRun:

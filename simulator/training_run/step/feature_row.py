@@ -1,4 +1,4 @@
-"""The features of one run: what a layer makes from its seconds, and what its mesh makes."""
+"""The features of one run: `layer_row` from the seconds of a layer, `mesh_row` from its mesh."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WAYS = (("forward", 1), ("backward", 2))
 
 
 def precisions(run: TrainingRun) -> tuple[TrainingRun, ...]:
-    """The run, and where some of its layers stay in bf16 the same in bf16."""
+    """The run; if some of its layers stay in bf16, also the same run in bf16."""
     return (run, replace(run, precision="bf16")) if _wide_layers(run) else (run,)
 
 

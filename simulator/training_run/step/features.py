@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """[runs] each; per layer and micro-batch where not said otherwise.
+    """[runs] each; per layer and micro-batch unless stated otherwise.
 
     layers, last_layers   of the fullest stage, of the last stage; all_layers of the model
     matmul_*, attention_*  seconds; grouped_* of experts' matmuls; peak_* of `matmul_*` at the
@@ -171,15 +171,15 @@ class Features:
     data_nodes: Array
 
     def rows(self, index: NDArray[np.intp]) -> Features:
-        """The features of some of the runs; arrays of one number are of all runs alike, but that of
-        micro-batches has a number for each."""
+        """The features of some of the runs. An array of one number applies to all runs; only
+        `microbatches` is expanded to one number per run."""
         found = {f.name: of_rows(getattr(self, f.name), index) for f in fields(Features)}
         found["microbatches"] = np.broadcast_to(found["microbatches"], index.shape)
         return Features(**found)
 
 
 def of_rows(values: Array, index: NDArray[np.intp] | slice) -> Array:
-    """The values of some of the runs; one number is that of all."""
+    """The values of some of the runs; an array of one number applies to all."""
     return values if values.size == 1 else values[index]
 
 
@@ -201,13 +201,13 @@ def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
 
 
 def layer_features(runs: Sequence[TrainingRun]) -> dict[str, Array]:
-    """By name [runs] the features that a layer's kernels, its messages and the sends between stages
-    make, which no other rank or layer has a part in."""
+    """[runs] by name: the features of one layer alone, that is of its kernels, its messages and the
+    sends between stages."""
     return _columns(_layer_rows(runs))
 
 
 def mesh_features(runs: Sequence[TrainingRun]) -> dict[str, Array]:
-    """By name [runs] those that follow from how layers, weights and gradients lie on ranks."""
+    """[runs] by name: the features of how layers, weights and gradients are placed on ranks."""
     return _columns([mesh_row(run, load_framework(run.stack)) for run in runs])
 
 

@@ -1,4 +1,4 @@
-"""The terms of a step that count per layer: kernels, messages, and what waits for them."""
+"""The terms of a step that count per layer: kernels, messages, and waits for the host."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _tensor(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
     """In passes that the schedule pairs, messages hide under the other micro-batch's compute, which
-    meanwhile lacks the multiprocessors that send."""
+    has fewer multiprocessors meanwhile, because some of them send."""
     messages = moved(x, "expert", c) * passes(x)
     messages = messages * c["expert_exposed"]
     if not np.any(x.overlaps_experts > 0):
@@ -92,8 +92,9 @@ def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _context(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """A ring's next keys and values arrive while the last ones are worked on (Liu et al., arXiv
-    2310.01889, section 3): what the attention is too short for shows, and of the rest a share."""
+    """A ring sends the next keys and values during attention on the current ones (Liu et al., arXiv
+    2310.01889, section 3): messages longer than the attention are exposed, and a share of the rest.
+    """
     messages = named("messages", 3.0 * moved(x, "context", c))
     core = [f"{name}, {way}" for name in ("attention", "softmax and dropout") for way in _WAYS]
     attention = named("attention", sum((e.of[name] for name in core), np.zeros(1)))

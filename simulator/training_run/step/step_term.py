@@ -1,4 +1,4 @@
-"""`Term`: one cost of a step, in the words, symbols and seconds of one formula."""
+"""`Term`: one cost of a step: its name, its formula, and how often it counts."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ US, MS = 1e-6, 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Per:
-    """What a term's seconds are counted by, in one micro-batch of a stage.
+    """How often a term counts in one micro-batch of a stage.
 
-    first, last  how many the first and the last stage have; the stages between them have as many
-                 as the first, or, where `ends_only`, none
+    first, last  count of the first and of the last stage; other stages have the count of the
+                 first, or 0 with `ends_only`
     """
 
     first: Callable[[Features], Array]
@@ -31,8 +31,8 @@ class Per:
     ends_only: bool = False
 
 
-# The time of LAYER terms adds up to `Earlier.layer`, which messages and transfers may hide under;
-# BESIDE terms are what shows of those.
+# LAYER terms add up to `Earlier.layer`, under which messages and transfers may hide; BESIDE terms
+# are the exposed part of those.
 LAYER = Per(first=lambda x: x.layers, last=lambda x: x.last_layers)
 BESIDE = Per(first=lambda x: x.layers, last=lambda x: x.last_layers)
 CHUNK = Per(first=lambda x: x.vpp, last=lambda x: x.vpp)
@@ -43,7 +43,7 @@ PER_MICROBATCH = (LAYER, BESIDE, CHUNK, LOGITS, WIDE_LAYER)
 
 @dataclass(slots=True, kw_only=True)
 class Earlier:
-    """What a term may read of those before it, [runs] seconds.
+    """Sums of the terms before a term, which it may use, [runs] seconds.
 
     of           of each term of a layer so far, by its name
     layer        their sum: a layer and micro-batch, forward and backward
@@ -70,9 +70,9 @@ class Term:
     seconds  its formula, run on arrays for predictions and on symbols for explanations
              (formula_symbol.py). It must not fall where `Features.idle_share` rises: searches
              bound the step by the least idle share that is possible
-    per      what it is counted by in each micro-batch; None: once per step
-    way      the pass that it is in: `forward`, `backward`, or "" for both alike
-    words    the formula where the symbols alone would not be understood
+    per      how often it counts in each micro-batch; None: once per step
+    way      its pass: `forward`, `backward`, or "" for both
+    words    the formula in words, if its symbols alone are unclear
     """
 
     name: str

@@ -41,19 +41,19 @@ def frozen_weight_bytes(run: TrainingRun) -> float:
 
 
 def widening_kernels(run: TrainingRun) -> float:
-    """Of a layer and one pass over it; 0 where weights are kept as they are computed with."""
+    """Kernels that widen frozen low-bit weights, per layer and pass; 0 for 16-bit weights."""
     return _KERNELS[run.frozen_type] * _linears(run) if run.frozen_type else 0.0
 
 
 def widening_bytes(run: TrainingRun) -> float:
-    """Read and written in a layer and one pass over it on one device; 0 likewise."""
+    """Bytes that these kernels read and write on one device; 0 for 16-bit weights."""
     if not run.frozen_type:
         return 0.0
     return (frozen_weight_bytes(run) + _WIDE_BYTES) * layer_parameters(run)
 
 
 def widened_bytes(run: TrainingRun) -> float:
-    """The largest 16-bit copy that is there at a time."""
+    """Bytes of the largest 16-bit copy of a weight: one exists at a time."""
     if not run.frozen_type:
         return 0.0
     return _WIDE_BYTES * _largest(run.model) / run.degrees.tp
@@ -83,7 +83,7 @@ _WIDTH_BYTES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterWork:
-    """Of a layer and micro-batch on one device."""
+    """Added kernels and bytes, per layer and micro-batch on one device."""
 
     kernels_forward: float = 0.0
     kernels_backward: float = 0.0
@@ -92,7 +92,7 @@ class AdapterWork:
 
 
 def adapter_work(run: TrainingRun) -> AdapterWork:
-    """Nothing where all weights are trained."""
+    """The work that adapters add to a layer; zero if all weights are trained."""
     if not run.lora:
         return AdapterWork()
     model = run.model

@@ -1,5 +1,5 @@
-"""The files that a Hydra configuration is put together of by its `defaults` list (hydra.cc, 1.3,
-The Defaults List): `- train: 14b` is the file train/14b.yaml below the key `train`."""
+"""The files that a Hydra configuration combines by its `defaults` list (hydra.cc, 1.3, The Defaults
+List): `- train: 14b` is the file train/14b.yaml below the key `train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saying the values of a keyed file: whole numbers, truths and words by a table of keys."""
+"""Parse the values of a keyed file: integers, booleans and words, by a table of keys."""
 
 from __future__ import annotations
 

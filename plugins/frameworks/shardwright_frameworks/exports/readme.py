@@ -1,4 +1,4 @@
-"""`readme`: one screen on a folder that was exported."""
+"""`readme`: the README of an exported folder, one screen long."""
 
 from __future__ import annotations
 

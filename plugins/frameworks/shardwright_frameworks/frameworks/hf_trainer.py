@@ -121,7 +121,8 @@ def given_by_options(options: Options, collected: Collected) -> Given:
 
 
 def given_by_file(file: KeyedFile, collected: Collected) -> Given:
-    """The top keys of a file; a list of words is one text."""
+    """The top-level keys of a file, and those of `dist_config` and `fsdp_config`. A list of words
+    becomes one text."""
     found: Given = []
     for path, value in file.values.items():
         if len(path) == 1 or path[0] in ("dist_config", "fsdp_config"):

@@ -1,4 +1,4 @@
-"""Who printed a line, and when: the rank in front of it and its time of day."""
+"""Origin of a log line: the rank that printed it, and its time of day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`LogReading`: a training log read line by line, as it lies or as it grows."""
+"""`LogReading`: a training log read line by line, complete or still growing."""
 
 from __future__ import annotations
 

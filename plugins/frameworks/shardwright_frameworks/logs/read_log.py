@@ -1,4 +1,4 @@
-"""`read_training_log`: the answer that a log gives, whole or in part."""
+"""`read_training_log`: the `TrainingLog` of a file, or of the lines read so far (`told_by`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`steady_step`: the step time that a careful person reads off a log, and the unsteady steps.
+"""`steady_step`: the steady step time of a log, and the steps excluded from it.
 
 Left aside are the first steps of each attempt (compilation, caches), steps with a checkpoint or an
 evaluation next to them, steps of another batch than the last (batch-size warm-up), and steps that

@@ -1,5 +1,5 @@
-"""What the first lines of a batch script ask of Slurm: nodes, tasks, devices (sbatch manual,
-24.05)."""
+"""The resources requested by the first lines of a batch script of Slurm: nodes, tasks, devices
+(sbatch manual, 24.05)."""
 
 from __future__ import annotations
 

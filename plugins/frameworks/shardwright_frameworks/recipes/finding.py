@@ -1,4 +1,4 @@
-"""`Finding`: one thing that is wrong with a configuration, and the change that mends it."""
+"""`Finding`: one fault of a configuration, and the change that fixes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`judge_memory`: whether a configuration fits in memory, and a change that makes it."""
+"""`judge_memory`: whether a configuration fits in memory, and a change that makes it fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`MeasuredCluster`: what the output of nccl-tests says of a cluster's links, as coefficients."""
+"""`MeasuredCluster`: coefficients of a cluster's links from the output of nccl-tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`planned_run`: an opened plan file as what exporters read."""
+"""`planned_run`: an opened plan file as a `PlannedRun`, the input of the exporters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel of a device does, by its name."""
+"""The kind of work of a device's kernel, from its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`open_log`: a file that a run left behind, whatever it is."""
+"""`open_log`: any file that a run wrote: log, profile, memory snapshot, output of nccl-tests."""
 
 from __future__ import annotations
 

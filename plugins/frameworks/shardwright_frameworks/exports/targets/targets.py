@@ -1,4 +1,4 @@
-"""`TARGETS`: the frameworks that a plan can be handed to."""
+"""`TARGETS`: the frameworks to which a plan can be exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as logs print them: decimal points or commas, thousands, K and M behind them."""
+"""Numbers as logs print them: decimal points or commas, thousands separators, suffixes K and M."""
 
 from __future__ import annotations
 
