@@ -14,7 +14,7 @@ from simulator.values.runnable import why_not_runnable_plan
 def runnable(path: str | Path, answer: PlanFile, *, compiled: bool = False) -> Plan:
     """The plan; raises DocumentError if the file has none, MismatchError if it cannot be run."""
     if answer.plan is None:
-        raise DocumentError(f"{path} holds no plan: its status is {answer.status!r}")
+        raise DocumentError(f"{path} has no plan: nothing fits ({answer.status})")
     if reason := why_not_runnable_plan(answer.plan, compiled=compiled):
         raise MismatchError(f"{path}: {reason}")
     return answer.plan

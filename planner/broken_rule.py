@@ -97,9 +97,9 @@ def _missing_axis(axis: str, conflict: Axes, space: LayoutContext) -> str:
 
 
 def _frameworks(able: Callable[[FrameworkRules], bool]) -> str:
-    """`; with it: torch, torchtitan (--stack)`"""
+    """`; these have it: torch, torchtitan (--stack)`"""
     names = [name for name in offered_frameworks() if able(load_framework(name).rules)]
-    return f"; with it: {', '.join(names[:_NAMED])} (--stack)" if names else ""
+    return f"; these have it: {', '.join(names[:_NAMED])} (--stack)" if names else ""
 
 
 def _wrong_kind(axis: str, conflict: Axes, space: LayoutContext) -> str:

@@ -367,7 +367,7 @@ def _orders(
         if order not in rules.orders:
             raise InputError(
                 f"--order {order}: {rules.name} numbers ranks as {', '.join(rules.orders)} "
-                f"(rules of its framework file)"
+                "(rules of its framework file). Name one of these, or leave it out"
             )
     return asked or rules.orders[:1]
 

@@ -48,8 +48,8 @@ class UnknownNameError(InputError):
         near = [suggestion] if suggestion else get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         place = f" ({where})" if where else ""
-        listed = ", ".join(names[:24]) + (", ..." if len(names) > 24 else "")
-        super().__init__(f"unknown {kind} {name!r}{place}.{hint} Known: {listed}.")
+        listed = ", ".join(names[:24]) + (", ..." if len(names) > 24 else ".")
+        super().__init__(f"unknown {kind} {name!r}{place}.{hint} Known: {listed}")
 
 
 class DocumentError(InputError):

@@ -324,7 +324,7 @@ def report(
     if isinstance(answer, LayoutFile):
         page = layout_brief(where, answer, provenance=provenance)
     elif answer.plan is None:
-        raise DocumentError(f"{where} holds no plan: its status is {answer.status!r}")
+        raise DocumentError(f"{where} has no plan: nothing fits ({answer.status})")
     else:
         page = plan_page(answer, measured, provenance=provenance)
     if Path(output).suffix.lower() in FORMATS:

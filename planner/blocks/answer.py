@@ -118,8 +118,8 @@ def search_setting(
         answer = replace(answer, infeasibility=why)
     else:
         raise InputError(
-            f"the search was ended after {answer.search_time_s:.1f} s without a plan; "
-            f"{search.refined} of {cells} cells were solved. Give it more --time-limit"
+            f"the search ended after {answer.search_time_s:.1f} s, before it found a plan; "
+            f"{search.refined} of {cells} cells were solved. Raise --time-limit"
         )
     return replace(answer, search_time_s=options.clock() - start)
 

@@ -142,13 +142,13 @@ def _one_replica(space: Axes, context: LayoutContext) -> Axes:
     if most < context.num_devices:
         others = (context.why_not_cuttable, context.why_not_tensor_parallel)
         raise InputError(
-            f"dp is 1: {why}. Then {context.num_devices} devices (--on) are too many: tp x pp of "
-            f"this model is {most} or less{''.join(f' ({one})' for one in others if one)}"
+            f"dp must be 1: {why}. So at most {most} devices can be used (tp x pp), but --on names "
+            f"{context.num_devices}{''.join(f'; {one}' for one in others if one)}"
         )
     try:
         legal_cells(alone, context)
     except InputError as error:
-        raise InputError(f"dp is 1: {why}. {error}") from error
+        raise InputError(f"dp must be 1: {why}. {error}") from error
     return alone
 
 

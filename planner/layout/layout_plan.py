@@ -64,7 +64,7 @@ def plan_layout(
     if not outcome.layouts and not outcome.complete:
         raise InputError(
             f"the time limit ended the search before any layout of {question.name} was found; "
-            "give it more with --time-limit or pin some axes"
+            "raise --time-limit or fix some axes"
         )
     chosen = outcome.layouts[0] if outcome.layouts else None
     best = chosen.step_time_s if chosen else None

@@ -30,7 +30,7 @@ def layout_timeline(choice: LayoutChoice) -> Prediction:
         run = replace(run, degrees=replace(run.degrees, vpp=1))
     passes = 2 * run.num_microbatches * run.degrees.num_stages
     if passes > MOST_PASSES:
-        raise InputError(f"a step of {passes:,} passes is not drawn, at most {MOST_PASSES:,} are")
+        raise InputError(f"the timeline is not drawn: its {passes:,} passes exceed {MOST_PASSES:,}")
     step = with_timeline(choice.prediction, run, _stages(run))
     # The first rank of a stage, also for axis orders with dp outermost.
     wide, pitch = run.degrees.stage_ranks, run.degrees.stride("pp")
@@ -47,7 +47,9 @@ def _stages(run: TrainingRun) -> Plan:
     shares = stage_split(run)
     counts = [share.num_layers - share.predicting_layers for share in shares]
     if min(counts) < 1 or len(counts) != degrees.num_stages:
-        raise InputError("a step with stages without layers, or with two models, is not drawn")
+        raise InputError(
+            "the timeline is not drawn: a stage has no layers, or ranks hold two model copies"
+        )
     ends = [1 + sum(counts[: number + 1]) for number in range(len(counts))]
     ends[-1] += 1
     begins = [0, *ends[:-1]]

@@ -133,7 +133,7 @@ def predict(
         return
     planned = opened.planned
     if planned.plan is None or planned.prediction is None:
-        raise DocumentError(f"{plan_file} holds no plan: its status is {planned.status!r}")
+        raise DocumentError(f"{plan_file} has no plan: nothing fits ({planned.status})")
     write_reports(opened, None, html=html, trace=trace, figure=figure, local=local)
     if json_output:
         print_json(encode(planned.prediction))

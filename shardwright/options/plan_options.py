@@ -114,7 +114,7 @@ class PlanOptions:
     )
     precision: str = option(
         "",
-        help="bf16, fp16, fp32; with --stack also fp8, mxfp8, nvfp4, a list, or any "
+        help="bf16, fp16, fp32; not for torch: fp8, mxfp8, nvfp4, a list, or any "
         "(default: bf16; fp32 on a CPU)",
         sweep=SweepKey.GRID,
         keyword="",
@@ -161,14 +161,14 @@ class PlanOptions:
     )
     cp: tuple[int, ...] | None = option(
         None,
-        help="context-parallel degree (with --stack)",
+        help="context-parallel degree (not for torch)",
         read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="Context parallel", help=_PINNED, more=True),
     )
     ep: tuple[int, ...] | None = option(
         None,
-        help="expert-parallel degree (with --stack)",
+        help="expert-parallel degree (not for torch)",
         read=read_text.counts,
         sweep=SweepKey.PIN,
         page=PageField(label="Expert parallel", help=_PINNED, more=True),

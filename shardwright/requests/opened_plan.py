@@ -80,7 +80,7 @@ class OpenedPlan:
     def plan(self) -> Plan:
         """The plan for our own executor; raises DocumentError if the file has none."""
         if self.planned.plan is None:
-            raise DocumentError(f"{self.path} holds no plan: its status is {self.answer.status!r}")
+            raise DocumentError(f"{self.path} has no plan: nothing fits ({self.answer.status})")
         return self.planned.plan
 
 

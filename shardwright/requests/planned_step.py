@@ -64,7 +64,7 @@ def step_of_answer(answer: PlanFile | LayoutFile, where: str) -> PlannedStep:
             assumed=answer.assumptions,
         )
     if answer.plan is None or answer.prediction is None:
-        raise DocumentError(f"{where} holds no plan: its status is {answer.status!r}")
+        raise DocumentError(f"{where} has no plan: nothing fits ({answer.status})")
     plan, prediction = answer.plan, answer.prediction
     return PlannedStep(
         title=f"{plan.model} on {plan.cluster}",

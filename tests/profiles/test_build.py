@@ -154,7 +154,7 @@ def test_towers_of_sound_are_refused_with_what_to_do(tmp_path: Path) -> None:
         ({"model_type": "no_such"}, "transformers has no LlamaForCausalLM"),
         (
             {"architectures": ["WhisperForAudioClassification"], "model_type": "whisper"},
-            "the model's input is 'input_features', which is not made from a configuration",
+            "the model's input 'input_features' cannot be made from a configuration",
         ),
     ],
 )

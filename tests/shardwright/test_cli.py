@@ -113,7 +113,7 @@ def test_four_devices_are_too_few_and_the_answer_says_what_fits() -> None:
     done = shardwright(*PLAN_70B, "--on", "4xh100-sxm")
     assert done.returncode == 3
     assert "No plan of llama-3.1-70b fits on 4xh100-sxm" in done.stdout
-    assert "of the nearest, " in done.stdout
+    assert "of the closest layout, " in done.stdout
     assert "--on" in done.stdout
     assert "no layout of llama-3.1-70b fits on 4xh100-sxm" in done.stderr
 

@@ -46,7 +46,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.steps < 1 or self.usd < 0:
-            raise InputError(f"a choice needs nodes and steps of 1 or more: {self}")
+            raise InputError(f"a choice needs 1 node, 1 step and 0 dollars or more: {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,8 +155,8 @@ def _main_input(name: str, config: Any, feed: Feed) -> tuple[Tensor, Callable[..
     if name == "input_values":
         return _sound(config, feed), _call_sound
     raise ModelError(
-        f"the model's input is {name!r}, which is not made from a configuration; use "
-        "package.module:factory, which returns the inputs too"
+        f"the model's input {name!r} cannot be made from a configuration; name the model as "
+        "package.module:factory, which returns its inputs too"
     )
 
 

@@ -130,8 +130,8 @@ class TracedModel:
         except TraceError as error:
             sizes = " and ".join(map(str, _BATCHES))
             raise TraceError(
-                f"{self.source}: a micro-batch of {micro_batch} does not run, {sizes} do; leave it "
-                f"out (--micro-batch {','.join(map(str, _BATCHES))}): {error}"
+                f"{self.source} runs with micro-batches of {sizes}, but fails with {micro_batch}; "
+                f"restrict them (--micro-batch {','.join(map(str, _BATCHES))}): {error}"
             ) from error
         made = replace(made, why_not_tensor_parallel=like.why_not_tensor_parallel)
         if micro_batch > 1:

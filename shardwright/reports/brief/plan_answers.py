@@ -46,7 +46,7 @@ def planned_layouts(answers: Sequence[LayoutFile], refused: Mapping[str, str]) -
     searched = (
         "search",
         f"{best.considered:,} layouts considered in {format_time(best.search_time_s)}: "
-        f"{best.too_big:,} lack memory, {best.pruned:,} pruned by their bound, "
+        f"{best.too_big:,} do not fit in memory, {best.pruned:,} pruned by their bound, "
         f"{best.refined:,} refined",
     )
     if chosen is None:
@@ -75,10 +75,11 @@ def _why_no_layout(why: Infeasibility | None) -> str:
     if why is None:
         return "no layout is allowed"
     if why.host:
-        return f"rank {why.rank} of the nearest, {why.nearest}, {why.host}"
+        return f"rank {why.rank} of the closest layout, {why.nearest}, {why.host}"
     return (
-        f"rank {why.rank} of the nearest, {why.nearest}, needs {format_bytes(why.needed_bytes)} of "
-        f"{format_bytes(why.capacity_bytes)}, mostly for {why.term}"
+        f"rank {why.rank} of the closest layout, {why.nearest}, needs "
+        f"{format_bytes(why.needed_bytes)} of {format_bytes(why.capacity_bytes)}, mostly for "
+        f"{why.term}"
     )
 
 
@@ -204,7 +205,7 @@ def planned_plan(answer: PlanFile, model: str = "", cluster: str = "") -> Planne
             rows=rows,
             why=f"the pins allow none (status {answer.status})"
             if why is None
-            else f"stage {why.stage} of the nearest, {why.nearest}, needs "
+            else f"stage {why.stage} of the closest plan, {why.nearest}, needs "
             f"{format_bytes(why.bytes_over)} more than {format_bytes(why.capacity_bytes)}, for "
             f"{why.term}",
             relaxations=_relaxations(why),

@@ -190,9 +190,12 @@ def test_a_pin_that_leaves_no_memory_is_offered_back():
         ({"pp": (1,), "vpp": (2,)}, "vpp of 2 or more needs a pipeline.*Use --pp 2, or --vpp 1.$"),
         ({"pp": (4,), "vpp": (3,)}, "here 12, must cut 32 layers into .* Use --vpp 2 or 4.$"),
         ({"vpp": (2,), "dp": (16,)}, "pp is 2 or more with it, and .*32, may use the 16 devices"),
-        ({"zero": (3,)}, "megatron-core has ZeRO 0, 1; with it: .*torch.* Use --zero 1.$"),
+        ({"zero": (3,)}, "megatron-core has ZeRO 0, 1; these have it: .*torch.* Use --zero 1.$"),
         ({"zero": (1,), "tp": (16,)}, "^--tp 16 with --zero 1: without replicas"),
-        ({"recompute": ("alternate",)}, "no such kind; with it: torchtitan.* none, selective or"),
+        (
+            {"recompute": ("alternate",)},
+            "no such kind; these have it: torchtitan.* none, selective or",
+        ),
         (
             {"schedule": ("interleaved",), "pp": (2,), "dp": (8,), "micro_batch": (4,)},
             "interleaved needs .* there are 1 per replica",
@@ -207,7 +210,8 @@ def test_contradictions_name_the_pins(pins, words):
 def test_axes_that_a_framework_lacks():
     with pytest.raises(
         InputError,
-        match=r"nanotron has no such axis.*; with it: .*megatron-core.*\(--stack\)\. Use --cp 1",
+        match=r"nanotron has no such axis.*; these have it: .*megatron-core.*\(--stack\)\. "
+        "Use --cp 1",
     ):
         solved(question(stack="nanotron", cp=(2,)))
 

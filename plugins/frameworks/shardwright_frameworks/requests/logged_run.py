@@ -114,7 +114,7 @@ def run_of(config: Path, name: str, *, device: str = "", devices: int | None = N
         answer = open_plan(config).answer
         if isinstance(answer, LayoutFile) and answer.chosen is not None:
             return answer.chosen.run
-        raise DocumentError(f"{config} holds no layout: its status is {answer.status!r}")
+        raise DocumentError(f"{config} has no layout: nothing fits ({answer.status})")
     said = read_imported(config) if is_imported(config) else read_config(config)
     if not device and not said.device:
         raise InputError(

@@ -47,7 +47,7 @@ def planned_run(opened: OpenedPlan, *, runnable: bool = False) -> PlannedRun:
 def _of_layout(opened: OpenedPlan, answer: LayoutFile, *, runnable: bool) -> PlannedRun:
     chosen = answer.chosen
     if chosen is None:
-        raise DocumentError(f"{opened.path} holds no plan: its status is {answer.status!r}")
+        raise DocumentError(f"{opened.path} has no plan: nothing fits ({answer.status})")
     run = chosen.run
     if run.degrees.pp == 1:
         run = replace(run, degrees=replace(run.degrees, vpp=1))
@@ -67,7 +67,7 @@ def _of_layout(opened: OpenedPlan, answer: LayoutFile, *, runnable: bool) -> Pla
 def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
     plan, prediction = answer.plan, answer.prediction
     if plan is None or prediction is None:
-        raise DocumentError(f"{opened.path} holds no plan: its status is {answer.status!r}")
+        raise DocumentError(f"{opened.path} has no plan: nothing fits ({answer.status})")
     import_from_here(plan.model)
     only_here = ""
     if plan.workload.optimizer != USUAL_OPTIMIZER:

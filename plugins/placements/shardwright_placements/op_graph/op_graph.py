@@ -110,8 +110,8 @@ class OpGraph:
         for number, op in enumerate(self.ops):
             if any(not 0 <= t < count for t in (*op.inputs, *op.outputs)):
                 raise InputError(
-                    f"op {number} ({op.name}) of {self.name} names a tensor that is not among "
-                    f"its {count}"
+                    f"op {number} ({op.name}) of {self.name}: its inputs {op.inputs} and outputs "
+                    f"{op.outputs} must be tensor numbers from 0 to {count - 1}"
                 )
             if not 0 <= op.block < len(self.blocks):
                 raise InputError(
