@@ -24,7 +24,7 @@ Candidate = tuple[float, int, Item]
 """The lower bound of what it may lead to, its place among candidates of equal bounds, and itself.
 """
 Rank = tuple[Any, ...]
-"""What answers are ordered by, the value that is least of the best first."""
+"""Sort key of answers, lowest first: the minimized value, then ties."""
 Progress = Callable[[float, float, float, float], None]
 """Called with bound, incumbent (infinite before the first), gap and seconds so far."""
 

@@ -183,7 +183,7 @@ def meshes_of(
 
 
 def _degrees(axes: Axes, space: LayoutContext, axis: str) -> list[int]:
-    """Those of an axis's values that the user allows, the framework has and devices suffice for."""
+    """Degrees of an axis that the user allows, the framework has and the devices suffice for."""
     offered = axis in space.rules.axes
     return [
         value

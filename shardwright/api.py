@@ -61,7 +61,7 @@ from simulator.values.workload import Workload
 def fit(
     model: str, *, sequence_length: int | None = None, micro_batch: int = 1, precision: str = "bf16"
 ) -> FitResult:
-    """What a model is made of, and on which devices its training fits."""
+    """The parts of a model, and the devices on which its training fits."""
     from shardwright.reports.capacity import fit_model
 
     traced = trace(model, sequence_length=sequence_length, precision=precision, tp_degrees=(1,))
@@ -136,7 +136,7 @@ def predict(
     model: TracedModel | None = None,
     on: Cluster | str = "",
 ) -> PredictionResult | StepResult:
-    """What a plan would do.
+    """The predicted step time, memory and cost of a plan.
 
     chosen   a Plan (answer.plan); or an answer of `plan`, an imported run (`import_config`), or the
              path of the file of either
@@ -296,7 +296,7 @@ def compare(
 
 
 def diff(before: PlanLike, after: PlanLike) -> DiffResult:
-    """What is different in the second plan, and why its step is another."""
+    """The differences of the second plan, and the reason for its other step time."""
     found = diff_plans(opened_plan(before).answer, opened_plan(after).answer)
     return as_result(DiffResult, found)
 
@@ -343,7 +343,7 @@ def size(
     seed: int = 0,
     **options: Unpack[SizeKeywords],
 ) -> SizeResult:
-    """What to rent for a training run, what it costs, when it is done, and with what probability.
+    """The devices to rent for a training run, with its cost, its end, and their probabilities.
 
     model          a model; of a list (`qwen3-8b,qwen3-32b`) or pattern (`qwen3-*`) the largest that
                    budget and deadline allow

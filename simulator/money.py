@@ -71,7 +71,7 @@ _HOURS_PER_MONTH = 365.0 / 12.0 * 24.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStorage:
-    """What a run keeps and sends.
+    """The data that a run stores and sends.
 
     dataset_bytes   tokens as they are read;  checkpoint_bytes  of one;  checkpoints  kept at a time
     sent_bytes      that leave the provider at the end

@@ -21,7 +21,7 @@ from simulator.values.prediction import Part
 
 
 def decision_of(answer: Answer) -> dict[str, str]:
-    """What the answer decides, by its place in the file; nothing where it is infeasible."""
+    """The decisions of an answer, by their place in the file; empty if it is infeasible."""
     if isinstance(answer, LayoutFile):
         return layout_decision(answer.chosen.run) if answer.chosen is not None else {}
     return plan_decision(answer.plan) if answer.plan is not None else {}

@@ -149,7 +149,7 @@ def _say(stream: IO[str] | None, text: str) -> None:
 
 
 def named_function(name: str) -> object:
-    """What `package.module:name` names."""
+    """The object of `package.module:name`."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

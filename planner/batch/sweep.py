@@ -49,13 +49,13 @@ class Question:
     assumed: tuple[str, ...] = ()
 
     def pins(self) -> tuple[str, ...]:
-        """What is pinned, as flags."""
+        """The fixed axes, as flags."""
         return self.space.pins() if self.layouts is None else self.layouts.pins()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker gets: all that it needs as text; equal keys have equal answers.
+    """The input of a worker, all of it as text; equal keys have equal answers.
 
     kin  equal for jobs that share most of their work: a process solves them faster together
     """
@@ -80,7 +80,7 @@ class Posed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came of a job: its answer as text, or why there is none (`fault`)."""
+    """The result of a job: its answer as text, or the reason for none (`fault`)."""
 
     key: str
     text: str = ""
@@ -89,8 +89,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a worker's text says: a plan file or a layout without prices, or the reason why there is
-    none."""
+    """The parsed text of a reply: a plan file or layout without prices, or the reason for none."""
 
     answer: PlanFile | None = None
     layout: LayoutFile | None = None
@@ -119,7 +118,7 @@ Workers = Callable[[Sequence[Job]], Iterator[Reply]]
 
 
 def verdict_of(reply: Reply) -> Verdict:
-    """What a reply says."""
+    """The parsed answer of a reply."""
     if reply.fault:
         return Verdict(reason=reply.fault)
     said: Verdict = decode(Verdict, json.loads(reply.text), where="a worker's answer")

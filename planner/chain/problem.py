@@ -49,7 +49,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockCosts:
-    """What each block costs on one type of device. n blocks, S strategies.
+    """The cost of each block on one type of device. n blocks, S strategies.
 
     forward_s        [n]     per micro-batch; the same under every strategy
     backward_s       [n, S]  per micro-batch, with what the strategy computes again

@@ -23,7 +23,7 @@ _SAME = 1e-9  # relative; sums this close are equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTables:
-    """What every stage would take on every type of device. n blocks, Q types.
+    """The cost of every possible stage on every type of device. n blocks, Q types.
 
     counts      [Q] devices of each type
     seconds     [Q][depth] of [n, n+1]: seconds per micro-batch of blocks [i, j) on a device of the

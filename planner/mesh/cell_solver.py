@@ -28,7 +28,7 @@ Problem = TypeVar("Problem", PartitionProblem, SplitProblem)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
-    """What solving a cell gave.
+    """The result of solving a cell.
 
     bound_s  no plan of the cell is predicted faster; infinite where none fits
     plan, prediction   the best plan found in it, or None

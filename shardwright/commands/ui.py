@@ -69,7 +69,7 @@ def need_free(port: int) -> None:
 
 
 def streamlit_command(port: int) -> list[str]:
-    """What is started."""
+    """The command that starts Streamlit."""
     script = Path(page.__file__).with_name("main_page.py")
     settings = SETTINGS | {"server.port": str(port)}
     flags = [f"--{name}={value}" for name, value in settings.items()]

@@ -38,8 +38,8 @@ class Command:
 
 
 class RunFile(Protocol):
-    """What the command `run` calls for a file of a plug-in: it runs the file, prints what happened
-    and raises ToleranceError where the run differs from the plan."""
+    """The function that `run` calls for a file of a plug-in: it runs the file, prints the result,
+    and raises ToleranceError if the run differs from the plan."""
 
     def __call__(
         self,
@@ -70,7 +70,7 @@ class Hook(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """What a plug-in adds.
+    """The additions of a plug-in.
 
     commands   name -> command
     runs       schema of a file -> `module:function` that runs it, a RunFile
@@ -112,7 +112,7 @@ def plugin_commands() -> dict[str, Command]:
 
 
 def file_runner(schema: str) -> RunFile | None:
-    """What runs files of this schema; None where no plug-in does."""
+    """The function that runs files of this schema; None if no plug-in has one."""
     places = [plugin.runs[schema] for plugin in plugins() if schema in plugin.runs]
     return _loaded(places[0]) if places else None
 

@@ -127,7 +127,7 @@ class ModuleFramework:
 
     @property
     def software(self) -> Software:
-        """What the host costs follow from."""
+        """The kind of software, which determines the host's costs."""
         if self.compiled:
             return Software.COMPILED
         return Software.OLD_TORCH if self.release < _FIRST_NEW_RELEASE else Software.TORCH
@@ -193,14 +193,14 @@ class ModuleSetting:
 
     @property
     def workload_precision(self) -> str:
-        """That of the arithmetic; fp32 where the device has no rate for it."""
+        """Precision of the arithmetic; fp32 if the device has no rate for it."""
         kind = self.precision.autocast or self.precision.weights
         known = {"float16": "fp16", "bfloat16": "bf16"}.get(kind, "fp32")
         return known if kind in self.device.peak_flop_per_s else "fp32"
 
     @property
     def states(self) -> ExecutorStates:
-        """What the step keeps and moves per parameter."""
+        """Bytes per parameter that the step keeps and moves."""
         halves = self.precision.weights in ("float16", "bfloat16")
         states = self.optimizer.states
         # With weights of 16 bits an optimizer keeps a copy of them in float32.

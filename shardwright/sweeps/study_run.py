@@ -49,7 +49,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRun:
-    """What came of it.
+    """The result of a study.
 
     rows   of every table by its name, in the order of the study
     jobs   that there were;  known  of them that were solved before

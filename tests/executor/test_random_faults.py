@@ -107,7 +107,7 @@ def test_a_buffer_that_is_changed_and_read_stays_in_one_stage_and_replica() -> N
     assert any("layers.1.mean" in said for said in answer.assumptions)
     with pytest.raises(InputError, match=r"changes the buffer layers\.1\.mean.*leave it out"):
         shardwright.plan(traced, "1x2xa100-sxm-40gb", _WORK, dp=2)
-    with pytest.raises(InputError, match=r"Then 8 devices \(--on\) .*: tp x pp .* is 4 or less"):
+    with pytest.raises(InputError, match=r"at most 4 devices .*\(tp x pp\), but --on names 8"):
         shardwright.plan(traced, "1x8xa100-sxm-40gb", _WORK)
     assert worst_error(answer.plan) <= _TOLERANCE
 

@@ -328,7 +328,7 @@ def test_layouts_without_a_bound_prove_nothing(bound):
 
 def test_a_time_limit_before_any_plan_is_an_error():
     ticks = itertools.count(step=100)
-    with pytest.raises(InputError, match=r"ended after .* without a plan"):
+    with pytest.raises(InputError, match=r"ended after .* before it found a plan"):
         search_setting(
             setting(),
             PLAIN,

@@ -33,7 +33,7 @@ EXAMPLES = (
 )
 _TIME_LIMIT = "60s"
 FILE = "fleet.json"
-"""What is written into the folder of -o."""
+"""Name of the file that is written into the folder of -o."""
 
 
 def fleet(

@@ -58,7 +58,7 @@ class StepAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePrice:
-    """What a phase takes.
+    """The step and the duration of a phase.
 
     days    failures, restarts and the contingency included, median and 90 % interval
     hours   that are kept with the probability asked for

@@ -107,7 +107,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """What a schedule comes to.
+    """The values of a schedule that are minimized.
 
     lateness   steps times priorities;  usd  with what lateness costs
     end        step after the last phase
@@ -137,7 +137,7 @@ def late_steps(job: Job, end: int) -> int:
 
 
 def values_of(problem: FleetProblem, schedule: Schedule) -> Values:
-    """What a schedule comes to."""
+    """The values of a schedule."""
     ends = [end_of(job, placed) for job, placed in zip(problem.jobs, schedule, strict=True)]
     late = [late_steps(job, end) for job, end in zip(problem.jobs, ends, strict=True)]
     return Values(

@@ -30,11 +30,11 @@ from shardwright_frameworks.traces.opened_log import open_log
 
 
 def import_config(config: str | Path) -> ImportResult:
-    """What the configuration of another framework says: a script, a YAML, JSON or TOML, a folder
-    whose files call each other, or an imported.json. Nothing of it is run.
+    """The run in a configuration of another framework: a script, a YAML, JSON or TOML file, a
+    folder whose files call each other, or an imported.json. Nothing of it is run.
 
-    Values are None where the files are silent; what the framework does then is in `defaults`.
-    Raises DocumentError where nothing can be read.
+    A value that the files do not give is None; the framework's default is in `defaults`.
+    Raises DocumentError if nothing can be read.
     """
     path = Path(config)
     run = read_imported(path) if is_imported(path) else read_config(path)
@@ -42,8 +42,8 @@ def import_config(config: str | Path) -> ImportResult:
 
 
 def read_log(log: str | Path) -> LogResult:
-    """What a training left behind tells: a log, a profile, the output of nccl-tests, memory
-    snapshots, told apart by what is in the file. Raises DocumentError for anything else."""
+    """The content of a file that a training run wrote: a log, a profile, the output of nccl-tests,
+    or memory snapshots, recognized by content. Raises DocumentError for anything else."""
     path = Path(log)
     return LogResult(path=path, found=open_log(path))
 

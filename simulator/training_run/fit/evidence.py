@@ -44,7 +44,7 @@ _GENERATION = re.compile(r"-\d{4}$|-\d\d\.\d\d$")
 
 @functools.cache
 def shipped_evidence() -> EvidenceFile:
-    """What the project's coefficients rest on."""
+    """The runs behind the shipped coefficients."""
     return read_document(EVIDENCE_FILE, EvidenceFile, schema=EVIDENCE_SCHEMA)
 
 

@@ -55,7 +55,7 @@ _DATA_SHEET = 0.3
 
 @dataclass(frozen=True, kw_only=True)
 class Knowledge:
-    """What a fit knows of its coefficients.
+    """The uncertainty of the coefficients of a fit.
 
     names        of coefficients and of their families
     covariance   [names, names] of their logarithms
@@ -153,7 +153,7 @@ def _placed(assigned: Assigned, known: Knowledge) -> tuple[NDArray[np.intp], Arr
 
 @functools.cache
 def shipped_knowledge() -> Knowledge:
-    """What the project's coefficients rest on."""
+    """The uncertainty of the shipped coefficients."""
     file = shipped_coefficients()
     names, covariance = read_covariance(COVARIANCE_FILE)
     return Knowledge(

@@ -96,7 +96,7 @@ class Assigned:
         return {kind: values[index] for kind, index in self.index.items()}
 
     def rows(self, index: NDArray[np.intp]) -> Assigned:
-        """Those of some of the runs."""
+        """The coefficients of some of the runs."""
         return replace(self, index={kind: found[index] for kind, found in self.index.items()})
 
     def starts(self) -> Array:

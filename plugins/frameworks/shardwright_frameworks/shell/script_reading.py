@@ -1,4 +1,4 @@
-"""What reading a script finds: `Command`, `ScriptReading`."""
+"""The results of reading a script: `Command`, `ScriptReading`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Command:
 
 @dataclass(slots=True)
 class ScriptReading:
-    """What reading a script found.
+    """The result of reading a script.
 
     commands  in their order
     scopes    the variables at the end, by file
