@@ -31,6 +31,11 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
     if not options.stack:
         need_framework(options)
         return RequestedOptions()
+    if options.solver != "auto" and not {*names(options.stack, "--stack")} & {"torch", ANY_STACK}:
+        raise InputError(
+            f"--solver {options.solver} with --stack {options.stack}: the solvers plan block by "
+            "block, for torch alone. Leave one of the two out"
+        )
     if options.local_workers and max(options.local_steps, default=1) == 1:
         raise InputError(
             f"--local-workers {options.local_workers} needs --local-steps above 1; give for "
