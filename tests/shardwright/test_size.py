@@ -118,6 +118,9 @@ def test_ceiling_diff_and_versus(tmp_path):
     assert "Nothing changed" in done.output
     assert isinstance(done.exception, ToleranceError)
     assert "is above --fail-over 10$" in str(done.exception)
+    dearer = typed(*SMALL, *STACK, *asked[:-1], "4", "--diff", str(path))
+    assert "+33.3 %" in dearer
+    assert "$4 per device-hour" in dearer  # a change of text has no share
 
 
 def test_phases_take_the_time_of_all(tmp_path):

@@ -286,7 +286,7 @@ def compared_sections(data: Mapping[str, Any]) -> list[Section]:
                 one["name"],
                 one["before"],
                 one["after"],
-                "" if one["share"] is None else f"{100 * one['share']:+.1f} %",
+                "" if one.get("share") is None else f"{100 * one['share']:+.1f} %",
             )
             for one in data["diff"]
         )
