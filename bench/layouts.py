@@ -18,8 +18,7 @@ from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile, layout_title
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutQuestion, context_of
-from planner.layout.layouts import legal_layouts
-from planner.layout.prices import LayoutPrices
+from planner.layout.prices import LayoutPrices, legal_layouts
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.figures.transformer import Transformer

@@ -35,7 +35,7 @@ from simulator.training_run.fit.recalibration import recalibrate
 from simulator.training_run.fit.step_spread import Knowledge
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 
 Array = NDArray[np.float64]
 

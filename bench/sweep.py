@@ -18,7 +18,7 @@ from pathlib import Path
 
 from planner.batch.sweep import Job, Reply, Workers
 from profiles.document import decode
-from shardwright.requests.layout_task import LayoutTask, solve_layout_task
+from shardwright.requests.solve_task import LayoutTask
 from shardwright.sweeps.study_file import read_study
 from shardwright.sweeps.study_requests import study_requests
 from shardwright.sweeps.study_run import run_study
@@ -53,7 +53,7 @@ def run() -> int:
         asked = study_requests(read_study(path))
         tasks = [decode(LayoutTask, json.loads(job.text), where="a job") for job in asked.jobs()]
         for task in tasks:  # what is read once per process is read
-            solve_layout_task(task)
+            task.solve()
         alone_s = min(_searches_s(tasks, share=False) for _ in range(REPEATS))
         searches_s = min(_searches_s(tasks, share=True) for _ in range(REPEATS))
         spent = []
@@ -87,7 +87,7 @@ def _searches_s(tasks: Sequence[LayoutTask], *, share: bool) -> float:
     for task in tasks:
         if not share:
             _forget()
-        solve_layout_task(task)
+        task.solve()
     return time.process_time() - begin
 
 

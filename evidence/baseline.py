@@ -19,7 +19,7 @@ from profiles.errors import InputError
 from shardwright.commands.tables.predict_runs import PredictedRun
 from shardwright.runs.device_text import device_of
 from shardwright.runs.run import PublishedRun
-from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.run.training_run import UnsupportedRunError
 
 # Issue 3: "everything runs at 45 % of peak, recompute counted".
 UTILISATION = 0.45

@@ -28,11 +28,10 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import node_design
 from profiles.model.figures.transformer import Transformer
 from shardwright.runs.device_text import device_of
-from shardwright.runs.known_models import KnownModel, known_model, known_models
+from shardwright.runs.known_models import KnownModel, fill_from_recipe, known_model, known_models
 from shardwright.runs.network_text import network_of
-from shardwright.runs.recipes import fill_from_recipe
 from shardwright.runs.run import PublishedRun
-from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.run.training_run import UnsupportedRunError
 
 _MOST_TOKENS, _LARGEST_BATCH = 1e13, 2**24
 _WIDTHS = ("hidden_size", "ffn_size", "num_heads", "num_kv_heads", "vocab_size")

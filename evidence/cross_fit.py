@@ -22,11 +22,10 @@ from simulator.training_run.fit.interval import step_intervals
 from simulator.training_run.fit.step_spread import step_spreads
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_owner import processor_of
+from simulator.training_run.step.coefficient_kinds import processor_of
 from simulator.training_run.step.coefficients import Assigned, assign
 from simulator.training_run.step.features import Features, features
-from simulator.training_run.step.priced_runs import PricedRuns
-from simulator.training_run.step.step_time import step_parts
+from simulator.training_run.step.step_time import PricedRuns, step_parts
 from simulator.values.prediction import Interval
 
 Array = NDArray[np.float64]

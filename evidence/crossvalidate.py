@@ -14,7 +14,7 @@ from evidence.groups import source_of
 from profiles.errors import InputError
 from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_owner import processor_of, software_of
+from simulator.training_run.step.coefficient_kinds import processor_of, software_of
 
 FOLDS = 5
 

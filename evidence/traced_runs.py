@@ -20,8 +20,7 @@ from profiles.model.loaders import ModelSpec
 from shardwright.commands.tables.predict_runs import PredictedRun, predicted_runs
 from shardwright.requests.local_paths import trace_cache
 from shardwright.runs.run import PublishedRun
-from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.run.training_run import TrainingRun, UnsupportedRunError
 
 _LAYERS = 2
 

@@ -5,14 +5,20 @@ the first module of a block is called. Backward: an autograd hook takes a timest
 gradient of the module's input is complete. The remaining time of an action is the replay and
 torch's pipeline runtime. With a split backward, I is timed like a whole backward; in W, each
 product counts for the block that ran it forward.
+
+Clocks of a recorder: host time on a CPU, device events on an accelerator.
+
+An accelerator runs asynchronously, so host time around a launch is meaningless. Events are recorded
+in the stream of the device, and read at the end of a step, so that no action waits for the device.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +26,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves
 
-from executor.clocks import Clock, Moment
 from executor.pipeline_times import BlockTime, StepLog
 from executor.stages import StageModule
 from profiles.hardware.probe.cpu_clock import (
@@ -30,6 +35,48 @@ from profiles.hardware.probe.cpu_clock import (
     delay_fraction,
     read_clock,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A reading of the host's clocks and, on an accelerator, the event recorded at that point of
+    the stream."""
+
+    host: ClockReading
+    event: Any = None
+
+
+class Clock:
+    """Marks moments during a step and measures the time between them afterwards. On an accelerator,
+    wall seconds are device time, and CPU seconds are the host's launch time.
+
+    event  creates a timing event (`torch.Event` of the device)
+    """
+
+    def __init__(self, device: torch.device, event: Callable[[], Any] | None = None) -> None:
+        self._device, self._behind = device, device.type != "cpu"
+        self._event = event or partial(torch.Event, device, enable_timing=True)
+
+    def now(self) -> Moment:
+        """This moment."""
+        event = None
+        if self._behind:
+            event = self._event()
+            event.record()
+        return Moment(read_clock(), event)
+
+    def settle(self) -> None:
+        """Wait until the device has reached all marked moments."""
+        if self._behind:
+            torch.accelerator.synchronize(self._device)
+
+    def sample(self, begin: Moment, end: Moment) -> Sample:
+        """The time between two moments, after `settle`."""
+        passed = between(begin.host, end.host)
+        if not self._behind:
+            return passed
+        return replace(passed, wall_s=1e-3 * begin.event.elapsed_time(end.event))
+
 
 # An action of a stage: its number, what it does (I and W are the halves of a B), the micro-batch.
 ACTION = re.compile(r"(\d+)([FBIW])(\d+)")

@@ -22,7 +22,6 @@ import torch.distributed as dist
 
 from executor.before_launch import LESS_MEMORY, check_free, predicted_bytes
 from executor.check import check_gradients
-from executor.clocks import Clock
 from executor.memory import PeakWatch, allocated_and_total, is_out_of_memory
 from executor.mesh import Mesh, gather_all, make_mesh
 from executor.not_finite import all_finite, first_not_finite
@@ -30,7 +29,7 @@ from executor.pipeline_times import StepLog
 from executor.planned_model import planned_model, runnable
 from executor.rank import Rank
 from executor.rank_errors import run_rank
-from executor.recorder import ACTION, Recorder
+from executor.recorder import ACTION, Clock, Recorder
 from profiles.document import content_hash, write_document
 from profiles.errors import MismatchError, RunError
 from profiles.hardware.catalogue.device import ReferencePoint

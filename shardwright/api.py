@@ -23,18 +23,16 @@ from shardwright.analysis.plan_diff import diff_plans
 from shardwright.options.keywords import SizeKeywords
 from shardwright.options.option import from_keywords
 from shardwright.options.size_options import SizeOptions
-from shardwright.plugins.plugin import missing_plugin, plugin_function
+from shardwright.plugins.plugin import Hook, hook, missing_plugin, plugin_function
 from shardwright.requests import python_plan
-from shardwright.requests.imported_file import is_imported
-from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.imported_file import ImportedRun, is_imported
 from shardwright.requests.local_paths import local_profile
 from shardwright.requests.opened_plan import OpenedPlan, PlanLike, open_plan, opened_plan
-from shardwright.requests.planned_step import refuse_devices_of_plan, step_of, step_of_answer
+from shardwright.requests.planned_step import refuse_devices_of_plan, step_of_answer
 from shardwright.requests.predicted_plan import predict_plan, predicted_again
 from shardwright.requests.price_request import price_for as price_for
 from shardwright.requests.python_plan import PlanArguments
 from shardwright.requests.python_plan import cluster as cluster
-from shardwright.requests.python_plan import frameworks as frameworks
 from shardwright.requests.python_plan import target_of as target_of
 from shardwright.requests.python_plan import tp_degrees_for as tp_degrees_for
 from shardwright.requests.python_plan import trace as trace
@@ -52,10 +50,16 @@ from shardwright.results.results import (
     SizeResult,
     StepResult,
 )
+from simulator.training_run.framework.framework import offered_frameworks
 from simulator.values.measurement import MEASUREMENT_SCHEMA, Measurement
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
+
+
+def frameworks() -> tuple[str, ...]:
+    """The frameworks that `plan(..., stack=NAME)` plans for."""
+    return offered_frameworks()
 
 
 def fit(
@@ -169,7 +173,10 @@ def predict(
         return as_result(
             StepResult, step_of_answer(predicted_again(opened).opened.answer, str(chosen))
         )
-    return as_result(StepResult, step_of(chosen, on))
+    if isinstance(chosen, (PlanFile, LayoutFile)):
+        refuse_devices_of_plan(on, "the answer")
+        return as_result(StepResult, step_of_answer(chosen, "the answer"))
+    return as_result(StepResult, hook(Hook.STEP_OF_IMPORTED)(chosen, on))
 
 
 def load_plan(path: str | Path) -> PlanResult | LayoutResult:

@@ -36,8 +36,12 @@ from shardwright.runs.module_table import (
     read_measured_modules,
     read_modules,
 )
-from simulator.traced.kernel_constants import MODULE_STEPS_FILE, MODULE_STEPS_SCHEMA
-from simulator.traced.kernel_kinds import MUCH, seconds_by_kind
+from simulator.traced.kernel_constants import (
+    MODULE_STEPS_FILE,
+    MODULE_STEPS_SCHEMA,
+    MUCH,
+    seconds_by_kind,
+)
 from simulator.traced.kernel_seconds import kernel_seconds
 from tools.borrowed_kernels import borrowed_errors
 from tools.module_fit import (

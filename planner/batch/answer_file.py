@@ -14,9 +14,8 @@ from profiles.document import Migration, read_document, read_mapping, schema_nam
 from profiles.errors import ShardwrightError
 from simulator.memory.footprint import footprint
 from simulator.training_run.explain.run_prediction import run_prediction
-from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA
-from simulator.values.plan_file import EARLIER_PLANS, PlanFile
+from simulator.values.plan_file import EARLIER_PLANS, PlanFile, plan_decision
 from simulator.values.prediction import Part
 
 

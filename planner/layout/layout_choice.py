@@ -21,7 +21,7 @@ from simulator.training_run.fit.interval import run_intervals
 from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 from simulator.values.prediction import Component, Prediction
 
 

@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from planner.axes import Axes
 from planner.best_first import BestFirst, Candidate, Progress
 from planner.broken_pins import why_none
-from planner.layout.layouts import Layouts, layouts_of
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.mesh_bound import MeshBounds
-from planner.layout.prices import LayoutPrices
+from planner.layout.prices import LayoutPrices, Layouts, layouts_of
 from planner.layout.refined_layout import Candidates, PricedLayout, candidates_of
 from planner.space import Counts, LayoutContext, Meshes, meshes_of
 from profiles.errors import InputError

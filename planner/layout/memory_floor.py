@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
+from planner.layout.prices import RECOMPUTE, SCHEDULES, Layouts
 from planner.space import row_numbers
 from planner.tolerances import DEFAULT_FIT_RISK
 from simulator.memory.footprint import rank_footprint

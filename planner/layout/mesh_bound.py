@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.axes import Axes
-from planner.layout.layouts import RECOMPUTE, SCHEDULES, Layouts
-from planner.layout.prices import LayoutPrices
+from planner.layout.prices import RECOMPUTE, SCHEDULES, LayoutPrices, Layouts
 from planner.run_option import RunOption
 from planner.space import LayoutContext, Meshes, pipelines, row_numbers
 from simulator.schedules.schedule import schedule_kind

@@ -16,9 +16,8 @@ import numpy as np
 
 from planner.axes import Axes
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver, context_of
-from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
-from planner.layout.prices import LayoutPrices
+from planner.layout.prices import LayoutPrices, Layouts, legal_layouts
 from planner.layout.refined_layout import PricedLayout, candidates_of
 from planner.neighbors import cluster_name
 from planner.space import LayoutContext

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.layouts import RECOMPUTE, Layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
-from planner.layout.prices import LayoutPrices
+from planner.layout.prices import RECOMPUTE, LayoutPrices, Layouts
 from simulator.memory.footprint import Footprint, footprint, rank_footprint
 from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.run.training_run import TrainingRun

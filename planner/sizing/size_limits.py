@@ -10,7 +10,7 @@ from dataclasses import replace
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_question import LayoutSolver
 from planner.neighbors import Neighbor, answered
-from planner.sizing.size_answer import Relaxation
+from planner.sizing.run_outlook import Relaxation
 from planner.sizing.size_question import TOKENS, SizeQuestion
 from planner.sizing.sizing_search import SizedDevice, SizedRun, layout_question_of
 from profiles.errors import InputError

@@ -10,8 +10,7 @@ import numpy as np
 from planner.layout.layout_answer import layout_title
 from planner.layout.layout_question import LayoutSolver, context_of
 from planner.layout.refined_layout import PricedLayout
-from planner.sizing.run_outlook import outlook_of
-from planner.sizing.size_answer import FrontPoint, Gain, SizeAnswer, value_words
+from planner.sizing.run_outlook import FrontPoint, Gain, SizeAnswer, outlook_of, value_words
 from planner.sizing.size_limits import Search, binding_limit, memory_short, relaxations_of
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.sizing_search import (

@@ -24,8 +24,7 @@ from planner.best_first import BestFirst
 from planner.layout.layout_question import LayoutQuestion, LayoutSolver, context_of
 from planner.layout.layout_search import Array, nodes_of_run
 from planner.layout.refined_layout import PricedLayout
-from planner.sizing.run_goal import RunGoal, power_of
-from planner.sizing.run_stretch import RunStretch, run_stretch
+from planner.sizing.run_goal import RunGoal, RunStretch, power_of, run_stretch
 from planner.sizing.size_question import TOKENS, DeviceChoice, SizeQuestion, StackChoice
 from profiles.document import decode, encode
 from profiles.errors import InputError, ShardwrightError

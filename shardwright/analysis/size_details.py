@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from planner.sizing.run_outlook import RunOutlook, simulated_time
-from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.run_outlook import RunOutlook, SizeAnswer, simulated_time
 from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
 from profiles.hardware.catalogue.catalog import get_device

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.layout.layout_answer import layout_title
-from planner.sizing.run_outlook import RunOutlook
-from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.run_outlook import RunOutlook, SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from profiles.document import encode
 from shardwright.analysis.answer_json import choice_json, interval_json
 from shardwright.analysis.size_better import probability_better
 from shardwright.requests.sizing.sized import PublishedComparison
 from simulator.log_interval import is_tie
-from simulator.training_compute import METHOD, THRESHOLDS
+from simulator.scaling_law import METHOD, THRESHOLDS
 
 SIZE_SCHEMA = "shardwright/size@1"
 # Always present, null without a value.

@@ -25,8 +25,8 @@ from shardwright.reports.brief.plan_brief import plan_brief
 from shardwright.reports.brief.plan_table import largest_difference
 from shardwright.reports.labelled import labelled
 from shardwright.reports.layout_summary import framework_rows, layout_summary
-from shardwright.requests.cached_answer import how_it_came_about
-from shardwright.requests.layout_answers import LayoutRequester, OneAnswer, none_fits, stacks_of
+from shardwright.requests.cached_answer import CachedAnswer, how_it_came_about
+from shardwright.requests.layout_answers import LayoutRequester, none_fits, stacks_of
 from shardwright.requests.local_paths import answer_cache
 from shardwright.requests.opened_plan import write_layout
 from shardwright.requests.plan_request import AnswerOutput, PlanRequest
@@ -61,7 +61,7 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
         raise InfeasibleError(f"no layout of {asked.model} fits on {asked.on} with {names[0]}")
 
 
-def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
+def _give(one: CachedAnswer[LayoutFile], request: PlanRequest, output: AnswerOutput) -> None:
     """Writes and prints the answer: of our own executor as a plan that runs, of another framework,
     and of what our executor does not run, as its layout."""
     answer = one.answer
@@ -88,9 +88,9 @@ def _give(one: OneAnswer, request: PlanRequest, output: AnswerOutput) -> None:
         for row in framework_rows(answer, one.others):
             show(labelled("Next:   ", row))
         tell_price(request.price_notes)
-    if told := how_it_came_about(one.found, request.time_limit_s):
+    if told := how_it_came_about(one, request.time_limit_s):
         # In the short answer a reused answer is a remark.
-        (note if brief and one.found.cached else show)(told)
+        (note if brief and one.cached else show)(told)
     if output.file is not None and answer.chosen is not None:
         more = "--html report.html" if plan is not None else "--explain"
         note(f"written: {output.file}. Next: shardwright predict {output.file} {more}")
@@ -114,8 +114,7 @@ def _calibration(path: Path | None) -> Calibration | None:
 
 def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
     """One table of frameworks; the file is the fastest one's."""
-    request, found = asker.request, asker.by_framework()
-    answers, refused = list(found.answers), found.refused
+    request, (answers, refused) = asker.request, asker.by_framework()
     planned = functools.cache(lambda: planned_layouts(answers, refused))
     if answers:
         write_plan_reports(output.reports, planned, request.price_notes)

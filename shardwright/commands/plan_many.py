@@ -20,10 +20,9 @@ from shardwright.requests.named_model import import_from_here
 from shardwright.requests.plan_request import AnswerOutput, plan_batch
 from shardwright.requests.price_request import notes_of_many
 from shardwright.requests.questions import listed_questions, read_questions
-from shardwright.sweeps.best_rows import best_rows, need_sort
 from shardwright.sweeps.study_file import Study
 from shardwright.sweeps.study_report import study_report
-from shardwright.sweeps.study_requests import PLANS, study_requests
+from shardwright.sweeps.study_requests import PLANS, best_rows, need_sort, study_requests
 from shardwright.sweeps.study_run import PLAN_FOLDER, STORE, StudyRun, plan_file_of
 
 _WHY = "Answers of a sweep must not depend on who solves them and how fast."

@@ -117,8 +117,7 @@ def _plan_on_mixed(request: PlanRequest, output: AnswerOutput) -> None:
     """The best plan on devices of several types, for our own executor."""
     # Here, since only this branch needs replicas that differ.
     from planner.blocks.answer import SearchOptions
-    from planner.heterogeneous.parts import only
-    from planner.heterogeneous.plan_mixed import plan_mixed
+    from planner.heterogeneous.plan_mixed import only, plan_mixed
 
     space, cluster, options = request.axes.for_blocks(), request.cluster, request.options
     work, assumed = workload_of(request)

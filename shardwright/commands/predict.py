@@ -14,7 +14,7 @@ from profiles.errors import DocumentError, InputError
 from profiles.extras import need_package
 from shardwright.console.flags import Figure, Html, Json, Local, Trace
 from shardwright.console.output import need_room_for, note, print_json, show
-from shardwright.requests.imported_file import is_imported
+from shardwright.plugins.plugin import Hook, hook
 from shardwright.requests.named_model import import_from_here
 from simulator.values.measurement import Measurement
 
@@ -68,6 +68,7 @@ def predict(
     from shardwright.reports.brief.brief_terminal import brief_report
     from shardwright.reports.brief.plan_answers import planned_plan
     from shardwright.reports.brief.plan_brief import plan_brief
+    from shardwright.requests.imported_file import is_imported
     from shardwright.requests.opened_plan import open_plan
     from shardwright.requests.planned_step import refuse_devices_of_plan
     from shardwright.requests.predicted_plan import predicted_again
@@ -108,10 +109,7 @@ def predict(
             "give a plan file, a table of runs with --runs or of modules with --modules"
         )
     if is_imported(plan_file):
-        # Here, since only imported runs are predicted from rows.
-        from shardwright.commands.predict_imported import predict_imported
-
-        predict_imported(plan_file, on=on, json_output=json_output)
+        hook(Hook.PREDICT_IMPORTED)(plan_file, on=on, json_output=json_output)
         return
     stored = open_plan(plan_file)
     refuse_devices_of_plan(on, str(plan_file))

@@ -84,10 +84,15 @@ def size(
 ) -> None:
     """`shardwright size`."""
     # Here, since --help needs none of them.
-    from shardwright.analysis.size_change import Ceiling, changes_since, read_before
+    from shardwright.analysis.size_change import (
+        Ceiling,
+        changes_since,
+        read_before,
+        replaced,
+        versus_json,
+    )
     from shardwright.analysis.size_details import size_details
     from shardwright.analysis.size_json import size_json
-    from shardwright.analysis.size_versus import replaced, versus_json
     from shardwright.reports.brief.brief_terminal import brief_report, section_report
     from shardwright.reports.brief.size_brief import compared_sections, size_brief
     from shardwright.reports.sizing.size_summary import size_summary

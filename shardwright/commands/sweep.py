@@ -60,11 +60,10 @@ def sweep(
     from profiles.hardware.prices.price_file import offers_with
     from shardwright.commands.sweep_folder import need_folder, sweep_in_folder, workers_of
     from shardwright.requests.price_request import notes_of_many
-    from shardwright.sweeps.best_rows import need_sort
     from shardwright.sweeps.parquet_file import need_pyarrow
     from shardwright.sweeps.study_file import read_study
     from shardwright.sweeps.study_report import study_json, study_report
-    from shardwright.sweeps.study_requests import study_requests
+    from shardwright.sweeps.study_requests import need_sort, study_requests
 
     path = study if study is not None else questions
     if path is None or (study is not None and questions is not None):

@@ -13,11 +13,12 @@ import streamlit as st
 
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import NAME_START
-from shardwright.page.field_errors import FieldErrors, need_options
 from shardwright.page.fields import (
     Field,
+    FieldErrors,
     address_of,
     field_named,
+    need_options,
     starting_values,
     unknown_parameters,
 )

@@ -16,8 +16,14 @@ from profiles.model.loaders import model_names
 from shardwright.options.option import options_of, values_of
 from shardwright.options.plan_options import PlanOptions
 from shardwright.options.size_options import SizeOptions
-from shardwright.page.field_errors import FieldErrors, near, need_no_code, need_options
-from shardwright.page.fields import Field, typed_values
+from shardwright.page.fields import (
+    Field,
+    FieldErrors,
+    near,
+    need_no_code,
+    need_options,
+    typed_values,
+)
 from shardwright.requests.plan_choices import ANY_STACK
 from simulator.goodput.reliability_inputs import read_reliability
 from simulator.training_run.framework.framework import offered_frameworks

@@ -52,15 +52,14 @@ def plan_answer(request: PlanRequest, *, explain: bool) -> PageAnswer:
         planned = planned_front(asked.model, asked.on, stacks[0], asked.pareto, choices)
         return _page_answer(request, planned, choices[0][1])
     if len(stacks) > 1:
-        by_framework = asker.by_framework()
-        if not by_framework.answers:
-            raise InfeasibleError(none_fits(request, by_framework.refused))
-        planned = planned_layouts(by_framework.answers, by_framework.refused)
-        return _page_answer(request, planned, by_framework.answers[0].chosen)
+        answers, refused = asker.by_framework()
+        if not answers:
+            raise InfeasibleError(none_fits(request, refused))
+        return _page_answer(request, planned_layouts(answers, refused), answers[0].chosen)
     one = asker.one()
     planned = planned_layouts([one.answer], {})
     # A cached answer equals that of a search, so it needs no note.
-    ended = "" if one.found.cached else how_it_came_about(one.found, request.time_limit_s)
+    ended = "" if one.cached else how_it_came_about(one, request.time_limit_s)
     notes = (ended, *framework_rows(one.answer, one.others))
     answer = _page_answer(request, planned, one.answer.chosen)
     asked, fault = request.options, ""

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 
 from planner.layout.layout_question import context_of
 from shardwright.options.plan_options import PlanOptions
-from shardwright.page.field_errors import FieldErrors, near
-from shardwright.page.fields import Field
+from shardwright.options.size_options import SizeOptions
+from shardwright.page.fields import Field, FieldErrors, near
 from shardwright.page.option_fields import fields_of, read_options
 from shardwright.requests.layout_answers import LayoutRequester, stacks_of, why_no_layouts
 from shardwright.requests.local_paths import local_profile
 from shardwright.requests.plan_request import PlanRequest, plan_request
+from shardwright.requests.sizing.size_flags import SizeFlags, size_flags
+from shardwright.requests.sizing.size_request import size_request
 
 _EXPLAIN = Field(
     name="explain",
@@ -44,3 +46,15 @@ def _need_question(request: PlanRequest) -> None:
     question, _ = LayoutRequester(request=request).question()
     if len(stacks_of(request.options.stack)) == 1:
         context_of(question)
+
+
+_OF_SIZE = fields_of(SizeOptions)
+SIZE_FIELDS = tuple(_OF_SIZE.values())
+
+
+def read_size(values: Mapping[str, str], *, today: str) -> SizeFlags:
+    """The request for the fields' values; `today` is an ISO date. Raises FieldErrors."""
+    options = read_options(SizeOptions(), _OF_SIZE, SIZE_FIELDS, values, file_flag="--cases")
+    flags = near(SIZE_FIELDS, "on", lambda: size_flags(options))
+    near(SIZE_FIELDS, "on", lambda: size_request(flags, today=today))
+    return flags

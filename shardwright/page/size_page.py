@@ -14,7 +14,7 @@ from shardwright.analysis.size_json import size_json
 from shardwright.page.draw_answer import PageAnswer, draw_answer, draw_command
 from shardwright.page.fields import command_of
 from shardwright.page.inputs import Inputs
-from shardwright.page.size_question import SIZE_FIELDS, read_size
+from shardwright.page.plan_question import SIZE_FIELDS, read_size
 from shardwright.reports.brief.size_brief import size_brief
 from shardwright.requests.sizing.size_flags import SizeFlags
 from shardwright.requests.sizing.sized import Detail, Sized, SizeSolver

@@ -57,8 +57,8 @@ class RunFile(Protocol):
 class Hook(StrEnum):
     """Options of the core's commands that a plug-in carries out; the value is what a user types.
 
-    The function has the parameters with which the core calls it: `commands/plan.py`, `compare.py`
-    and `profile.py`.
+    The function has the parameters with which the core calls it: `commands/plan.py`, `predict.py`,
+    `compare.py` and `profile.py`; `api.py` calls the last one.
     """
 
     PLAN_FROM = "plan --from"
@@ -66,6 +66,8 @@ class Hook(StrEnum):
     PROFILE_FROM = "profile --from with logs"
     SIZE_CASES = "size --cases"
     PREDICT_TRACED = "predict --runs --traced"
+    PREDICT_IMPORTED = "predict IMPORTED.json"
+    STEP_OF_IMPORTED = "predict() of an imported run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

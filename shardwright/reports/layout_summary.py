@@ -14,10 +14,10 @@ from profiles.units import format_count, format_percent, format_probability, for
 from shardwright.reports.labelled import WIDTH, labelled, one_line, some_of
 from shardwright.reports.terminal import format_interval, memory_words, price_words
 from shardwright.requests.compared_frameworks import is_supported
-from shardwright.runs.whole_run import whole_run
+from shardwright.runs.known_models import whole_run
 from simulator.log_interval import is_tie, probability_less
 from simulator.training_run.fit.evidence import evidence_words
-from simulator.training_run.step.coefficient_owner import processor_of
+from simulator.training_run.step.coefficient_kinds import processor_of
 from simulator.values.prediction import Interval
 
 # Other frameworks, and runners-up of the same one.

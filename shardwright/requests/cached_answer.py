@@ -17,8 +17,7 @@ from planner.layout.layout_choice import with_layout_price
 from profiles.model.tracing.traced import TracedModel
 from profiles.sourced import Sourced
 from profiles.units import format_percent, format_time
-from shardwright.requests.layout_task import LayoutTask
-from shardwright.requests.solve_task import Task, key_of, trace_task
+from shardwright.requests.solve_task import LayoutTask, Task, key_of, trace_task
 from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
 from simulator.values.plan_file import PlanFile
 
@@ -31,11 +30,13 @@ class CachedAnswer(Generic[A]):
 
     cached       from the cache; its search time is the original one
     interrupted  Ctrl-C ended the search: the best plan so far, with its gap
+    others       answers of the other compared frameworks, fastest first
     """
 
     answer: A
     cached: bool = False
     interrupted: bool = False
+    others: tuple[LayoutFile, ...] = ()
 
 
 def answered(

@@ -1,22 +1,25 @@
-"""`imported.json`: an imported run as a file."""
+"""`imported.json`: a run configured for another framework, read by the plug-in `frameworks`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-from profiles.document import read_document, read_mapping, to_json, write_text
+from profiles.document import read_mapping
 from profiles.errors import ShardwrightError
-from shardwright.requests.imported_run import IMPORTED_SCHEMA, ImportedRun, imported_json
+
+IMPORTED_SCHEMA = "shardwright/imported@1"
 
 
-def write_imported(path: str | Path, run: ImportedRun) -> None:
-    """Writes the run; raises DocumentError if that fails."""
-    write_text(path, to_json(imported_json(run)))
+@runtime_checkable
+class ImportedRun(Protocol):
+    """An imported run (`shardwright_frameworks.imported_run`)."""
 
+    @property
+    def files(self) -> tuple[str, ...]: ...
 
-def read_imported(path: str | Path) -> ImportedRun:
-    """The run of a file; raises DocumentError for another file and for a wrong entry."""
-    return read_document(path, ImportedRun, schema=IMPORTED_SCHEMA)
+    @property
+    def contradictions(self) -> tuple[Any, ...]: ...
 
 
 def is_imported(path: str | Path) -> bool:

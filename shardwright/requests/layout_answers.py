@@ -23,7 +23,6 @@ from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from shardwright.requests.cached_answer import CachedAnswer, layout_answered
 from shardwright.requests.compared_frameworks import compared_frameworks, preference
-from shardwright.requests.layout_task import layout_task, solve_layout_task
 from shardwright.requests.named_model import described_of
 from shardwright.requests.plan_choices import (
     ANY_STACK,
@@ -35,6 +34,7 @@ from shardwright.requests.plan_choices import (
 from shardwright.requests.plan_request import PlanRequest, default_precision
 from shardwright.requests.plan_route import executor_space, route_of
 from shardwright.requests.price_request import price_for
+from shardwright.requests.solve_task import LayoutTask
 from shardwright.requests.usual_batch import notes_on_batch
 from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
@@ -44,27 +44,6 @@ _OTHER_S = 6.0
 
 Watched = Callable[[], AbstractContextManager[Progress | None]]
 """Opens the display of one search, and returns its progress."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneAnswer:
-    """A framework's answer.
-
-    found   whether it was cached or interrupted
-    others  answers of the other compared frameworks, fastest first
-    """
-
-    answer: LayoutFile
-    found: CachedAnswer[LayoutFile]
-    others: tuple[LayoutFile, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkAnswers:
-    """The answers with a layout, fastest first, and why the other frameworks have none."""
-
-    answers: tuple[LayoutFile, ...]
-    refused: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +109,14 @@ class LayoutRequester:
         device = self.request.cluster.groups[0].device.name
         return compared_frameworks(device, ours=not framework_flag(options))
 
-    def one(self) -> OneAnswer:
+    def one(self) -> CachedAnswer[LayoutFile]:
         """The answer of the requested framework; without one, the fastest of the compared
         frameworks with enough evidence. If none has an answer, our executor's."""
         names = self.compared
         if len(names) == 1:
             question, assumed = self.question()
             found = self._answered(question, self.request.time_limit_s)
-            return OneAnswer(answer=_assuming(found.answer, assumed), found=found)
+            return replace(found, answer=_assuming(found.answer, assumed))
         refused: list[InputError] = []
         every = [self._one_of(name, refused) for name in names]
         took = [name for name, each in zip(names, every, strict=True) if each]
@@ -157,7 +136,7 @@ class LayoutRequester:
         _, assumed = self.question(best.answer.stack)
         answer = _assuming(best.answer, (*assumed, compared, *reasons))
         rest = tuple(each.answer for each in fitting if each is not best)
-        return OneAnswer(answer=answer, found=best, others=rest)
+        return replace(best, answer=answer, others=rest)
 
     def _one_of(self, name: str, refused: list[InputError]) -> CachedAnswer[LayoutFile] | None:
         """The answer of one of several frameworks; None, with the reason added to `refused`, if it
@@ -170,8 +149,9 @@ class LayoutRequester:
             refused.append(error)
             return None
 
-    def by_framework(self) -> FrameworkAnswers:
-        """The answers of all requested frameworks."""
+    def by_framework(self) -> tuple[list[LayoutFile], dict[str, str]]:
+        """The answers of all requested frameworks with a layout, fastest first, and why the others
+        have none."""
         answers: list[LayoutFile] = []
         refused: dict[str, str] = {}
         names = stacks_of(self.request.options.stack)
@@ -190,7 +170,7 @@ class LayoutRequester:
             else:
                 answers.append(answer)
         answers.sort(key=_step_s)
-        return FrameworkAnswers(answers=tuple(answers), refused=refused)
+        return answers, refused
 
     def front(self) -> list[tuple[Cluster, LayoutChoice]]:
         """The trade-off of step time against memory or dollars (`pareto`), fastest first.
@@ -230,13 +210,11 @@ class LayoutRequester:
         return executor_space(space, figures, options.model, tokens=shared)
 
     def _answered(self, question: LayoutQuestion, limit_s: float) -> CachedAnswer[LayoutFile]:
-        task = layout_task(question, explain=self.explain)
+        task = LayoutTask(question=question, explain=self.explain)
 
         def solve() -> LayoutFile:
             with self.watched() as progress:
-                return solve_layout_task(
-                    task, clock=time.monotonic, time_limit_s=limit_s, progress=progress
-                )
+                return task.solve(clock=time.monotonic, time_limit_s=limit_s, progress=progress)
 
         return layout_answered(
             task,

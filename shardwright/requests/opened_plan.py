@@ -18,13 +18,12 @@ from planner.space import EXECUTOR
 from profiles.document import read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
-from shardwright.requests.imported_run import IMPORTED_SCHEMA
+from shardwright.requests.imported_file import IMPORTED_SCHEMA
 from shardwright.requests.local_paths import local_profile
 from shardwright.requests.plan_route import runnable_answer, unsupported_options
-from simulator.values.decision import check_decision
 from simulator.values.measurement import MEASUREMENT_SCHEMA
 from simulator.values.plan import PLAN_SCHEMA, Plan
-from simulator.values.plan_file import PlanFile, read_plan_file
+from simulator.values.plan_file import PlanFile, check_decision, read_plan_file
 
 PlanLike = str | Path | PlanFile | LayoutFile
 """The path of a plan file, or an answer of `plan`."""

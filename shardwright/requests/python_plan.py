@@ -29,7 +29,7 @@ from shardwright.requests.named_model import import_from_here, sample_of, sample
 from shardwright.requests.plan_choices import axes_of_options, requested_options
 from shardwright.requests.plan_route import executor_space, figures_of, route_of, runnable_answer
 from shardwright.requests.price_request import price_for
-from simulator.training_run.framework.framework import load_stack, offered_frameworks
+from simulator.training_run.framework.framework import load_stack
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
@@ -64,11 +64,6 @@ def cluster(text: str) -> Cluster:
     if not isinstance(text, (str, Path)):
         raise InputError(f"a cluster is named by text (4x8xh100-sxm), got {text!r}")
     return get_cluster(str(text), local=local_profile())
-
-
-def frameworks() -> tuple[str, ...]:
-    """The frameworks that `plan(..., stack=NAME)` plans for."""
-    return offered_frameworks()
 
 
 def trace(
@@ -205,7 +200,7 @@ def plan(
         )
     from planner.blocks.answer import SearchOptions
     from planner.blocks.block_search import search
-    from planner.layout.executable import run_of_plan
+    from planner.layout.plan_of_layout import run_of_plan
 
     # A plan that is a layout has that layout's price, whichever solver is named.
     figures = route_of(model, where, seq=work.sequence_length, optimizer=work.optimizer).figures
@@ -275,7 +270,7 @@ def _plan_for_stack(
 ) -> LayoutFile:
     from planner.layout.layout_choice import with_layout_price
     from planner.layout.layout_question import LayoutQuestion
-    from shardwright.requests.layout_task import layout_task, solve_layout_task
+    from shardwright.requests.solve_task import LayoutTask
     from simulator.goodput.reliability_inputs import inputs_at, read_reliability
     from simulator.training_run.fit.recalibration import read_calibration
 
@@ -304,11 +299,8 @@ def _plan_for_stack(
         calibration=None if calibration is None else read_calibration(calibration),
         lora_rank=options.lora,
     )
-    found = solve_layout_task(
-        layout_task(question),
-        clock=time.monotonic,
-        time_limit_s=options.time_limit_s,
-        progress=progress,
+    found = LayoutTask(question=question).solve(
+        clock=time.monotonic, time_limit_s=options.time_limit_s, progress=progress
     )
     kind = price if isinstance(price, str) else ""
     if isinstance(price, str) and options.prices is not None:

@@ -49,7 +49,6 @@ from profiles.text_file import read_text
 from shardwright.options.option import SweepKey, options_of, values_of
 from shardwright.options.plan_options import PlanOptions
 from shardwright.requests.file_lines import with_lines
-from shardwright.requests.layout_task import layout_task
 from shardwright.requests.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
 from shardwright.requests.plan_choices import (
     axes_of_options,
@@ -60,7 +59,7 @@ from shardwright.requests.plan_choices import (
 from shardwright.requests.plan_request import default_precision
 from shardwright.requests.plan_route import executor_space, route_of
 from shardwright.requests.price_request import price_for
-from shardwright.requests.solve_task import job_of, task_of
+from shardwright.requests.solve_task import LayoutTask, job_of, task_of
 from simulator.training_run.framework.framework import load_framework
 from simulator.values.workload import Workload
 
@@ -289,7 +288,9 @@ class Poser:
 def _job(question: Question, cluster: Cluster, alone: bool) -> Job:
     layouts = question.layouts or _layout_request(question, cluster)
     if layouts is not None:
-        return job_of(layout_task(_layout_question(question, layouts, cluster), alone=alone))
+        return job_of(
+            LayoutTask(question=_layout_question(question, layouts, cluster), alone=alone)
+        )
     spec, work = resolve_model(question.model), question.workload
     solver, seed = question.solver, question.seed
     return job_of(task_of(spec, cluster, work, question.space, solver=solver, seed=seed))

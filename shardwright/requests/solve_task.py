@@ -7,22 +7,60 @@ Only `package.module:factory` stays a name; its code must be importable on the w
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from planner.axes import Axes
 from planner.batch.answer_cache import answer_key, code_and_data_version, trace_content
 from planner.batch.sweep import Job, Verdict
+from planner.best_first import Progress
+from planner.layout.layout_answer import LayoutFile
+from planner.layout.layout_plan import plan_layout
+from planner.layout.layout_question import LayoutQuestion
 from profiles.document import content_hash, decode, to_line
 from profiles.errors import InputError, ShardwrightError
+from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.loaders import HEAD_COUNTS, ModelSpec
 from profiles.model.tracing.traced import TracedModel, trace_model
 from shardwright.requests import python_plan
-from shardwright.requests.layout_task import LayoutTask, solve_layout_task
 from shardwright.requests.local_paths import trace_cache
 from simulator.training_run.framework.framework import load_framework
 from simulator.values.plan_file import PlanFile
 from simulator.values.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutTask:
+    """A search problem that contains all its inputs.
+
+    explain  include sensitivities
+    alone    without runners-up and other additional searches
+    version  of the sender's code and data (planner/batch/answer_cache.py)
+    """
+
+    question: LayoutQuestion
+    explain: bool = False
+    alone: bool = False
+    version: str = field(default_factory=code_and_data_version)
+
+    def solve(
+        self,
+        *,
+        clock: Callable[[], float] = lambda: 0.0,
+        time_limit_s: float | None = None,
+        progress: Progress | None = None,
+    ) -> LayoutFile:
+        """The answer without prices; used for single requests and for sweeps."""
+        return plan_layout(
+            self.question,
+            device_names=device_names(),
+            clock=clock,
+            time_limit_s=time_limit_s,
+            progress=progress,
+            explain=self.explain,
+            alone=self.alone,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +224,7 @@ def need_version(asked: str) -> None:
 def _solve(task: Task | LayoutTask) -> Verdict:
     need_version(task.version)
     if isinstance(task, LayoutTask):
-        return Verdict(layout=solve_layout_task(task))
+        return Verdict(layout=task.solve())
     answer = python_plan.plan(
         trace_task(task),
         task.cluster,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiles.units import format_count
-from shardwright.runs.whole_run import whole_run
+from shardwright.runs.known_models import whole_run
 
 # Tokens of a step by parameters, as published runs use: below 1 B 0.5 Mi (GPT-3, arXiv 2005.14165,
 # table 2.1), then 4 Mi (Llama 2, arXiv 2307.09288, table 1), from 65 B 16 Mi (Llama 3 405B, arXiv

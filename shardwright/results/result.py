@@ -83,14 +83,3 @@ class Result(ABC):
 def as_result(kind: Callable[..., T], value: Any) -> T:
     """A dataclass value as `kind`, its subclass among the results."""
     return kind(**{each.name: getattr(value, each.name) for each in fields(value)})
-
-
-def flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested mappings as one mapping, with keys joined by dots; lists are omitted."""
-    items: dict[str, Any] = {}
-    for name, value in data.items():
-        if isinstance(value, Mapping):
-            items |= flat(value, f"{before}{name}.")
-        elif not isinstance(value, (list, tuple)):
-            items[f"{before}{name}"] = value
-    return items

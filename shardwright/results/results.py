@@ -63,11 +63,15 @@ class PredictionResult(Result, Prediction):
         return brief_report(prediction_brief(self, self.peak_memory_bytes))
 
     def table(self) -> list[dict[str, Any]]:
-        step_s = self.step_time_s.value
-        return [
-            {"part": part.name.value, "time_s": part.time_s, "share": part.time_s / step_s}
-            for part in self.components
-        ]
+        return _parts(self)
+
+
+def _parts(made: Prediction) -> list[dict[str, Any]]:
+    step_s = made.step_time_s.value
+    return [
+        {"part": part.name.value, "time_s": part.time_s, "share": part.time_s / step_s}
+        for part in made.components
+    ]
 
 
 class StepResult(Result, PlannedStep):
@@ -87,11 +91,7 @@ class StepResult(Result, PlannedStep):
         )
 
     def table(self) -> list[dict[str, Any]]:
-        step_s = self.step_time_s.value
-        return [
-            {"part": part.value, "time_s": seconds, "share": seconds / step_s}
-            for part, seconds in self.parts.items()
-        ]
+        return _parts(self.prediction)
 
 
 class FitResult(Result, Fit):

@@ -23,10 +23,9 @@ from shardwright.runs.run import PublishedRun
 from shardwright.runs.usual_answers import complete_as_usual
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import load_framework, memory_of
-from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.run.training_run import TrainingRun, UnsupportedRunError
 from simulator.training_run.step.features import Features, features
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 
 # Counted tensors are off by about so much on frameworks that nobody measured (docs/accuracy.md,
 # peak memory by source): what is over the device's memory by less may well have run.

@@ -6,7 +6,7 @@ import math
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import node_design
-from shardwright.runs.described_row import DescribedRow
+from shardwright.runs.complete_words import DescribedRow
 from simulator.values.degrees import Degrees
 
 # Sequences of at least this many tokens are split over devices rather than the weights: from here

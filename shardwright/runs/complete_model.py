@@ -19,7 +19,7 @@ from profiles.errors import InputError
 from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
-from shardwright.runs.described_row import DescribedRow
+from shardwright.runs.complete_words import DescribedRow
 from shardwright.runs.known_models import KnownModel, known_model
 from shardwright.runs.run import PublishedRun
 from simulator.values.degrees import Degrees

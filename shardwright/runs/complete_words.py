@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from typing import TypeVar
 
 from profiles.errors import InputError
-from shardwright.runs.described_row import DescribedRow
+from profiles.hardware.catalogue.device import Device
 from shardwright.runs.run import PublishedRun
 from simulator.schedules.schedule import pipeline_names, schedule_kind
+from simulator.training_run.framework.framework import Framework
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedRow:
+    """The row, its device and framework; each assumption is added to `said`, in words."""
+
+    run: PublishedRun
+    device: Device
+    stack: Framework
+    said: list[str]
+
+    def assumed(self, value: T, words: str) -> T:
+        """The value, which the words say."""
+        self.said.append(words)
+        return value
+
 
 _PRECISION_WORDS = {
     "bf16": "bf16 bfloat16 bf16-mixed bf16-true",

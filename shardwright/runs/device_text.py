@@ -11,7 +11,7 @@ from profiles.hardware.catalogue.catalog import get_device, node_design
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.device_variant import variant_of
 from shardwright.runs.run import PublishedRun
-from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.run.training_run import UnsupportedRunError
 
 _GIB = 2**30
 _NONE = ("", "nan", "none", "unknown")

@@ -19,7 +19,7 @@ from profiles.hardware.catalogue.device import Device
 from profiles.model.graph import ModelGraph
 from profiles.model.steps.module_step import StepPrecision, step_precision
 from shardwright.runs.module_table import ModuleRow
-from simulator.traced.kernel_kinds import seconds_by_kind
+from simulator.traced.kernel_constants import seconds_by_kind
 from simulator.traced.kernel_seconds import seconds_in_step
 from simulator.traced.predict import predict
 from simulator.training_run.framework.executor_states import (

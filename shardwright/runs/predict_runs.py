@@ -18,7 +18,7 @@ from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 from simulator.values.prediction import Component, Interval, Prediction
 
 

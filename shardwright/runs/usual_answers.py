@@ -16,23 +16,25 @@ from profiles.model.figures.transformer import Transformer
 from shardwright.runs.complete_layout import complete_layout, node_devices_of
 from shardwright.runs.complete_model import complete_model
 from shardwright.runs.complete_words import (
+    DescribedRow,
     memory_kind_of,
     precision_of,
     recompute_of,
     schedule_of,
     vpp_of,
 )
-from shardwright.runs.described_row import DescribedRow
 from shardwright.runs.device_text import device_of
 from shardwright.runs.framework_candidates import stack_of
-from shardwright.runs.known_models import KnownModel, known_model
+from shardwright.runs.known_models import KnownModel, fill_from_recipe, known_model
 from shardwright.runs.network_text import network_of
-from shardwright.runs.recipes import fill_from_recipe
 from shardwright.runs.run import PublishedRun
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
-from simulator.training_run.run.training_run import USUAL_LORA_RANK, TrainingRun
-from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.run.training_run import (
+    USUAL_LORA_RANK,
+    TrainingRun,
+    UnsupportedRunError,
+)
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 from simulator.values.pipeline_layout import layout_ranks, pipeline_layout_text, stages_of_layout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.run_outlook import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from shardwright.analysis.size_json import size_json
 from shardwright.reports.brief.columns import Column

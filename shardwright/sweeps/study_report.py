@@ -12,8 +12,7 @@ from rich.text import Text
 from profiles.units import format_count, format_percent, format_time, format_usd
 from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal import hourly_price_words, table
-from shardwright.sweeps.best_rows import best_rows
-from shardwright.sweeps.study_requests import PLANS, SIZES
+from shardwright.sweeps.study_requests import PLANS, SIZES, best_rows
 from shardwright.sweeps.study_run import ANSWERED, StudyRun
 
 REPORT_SCHEMA = "shardwright/sweep-report@1"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ from typing import Any
 from planner.batch.result_store import ResultStore, Table
 from planner.batch.sweep import Job, Posed, Question, Reply, Row, finished, row_of, verdict_of
 from profiles.document import decode
-from profiles.errors import ShardwrightError
+from profiles.errors import ShardwrightError, UnknownNameError
 from profiles.hardware.prices.offer import Offer, shipped_offers
 from shardwright.reports.brief.columns import Column
 from shardwright.requests.local_paths import local_profile
 from shardwright.requests.questions import Poser
 from shardwright.requests.sizing.size_flags import SizeFlags
 from shardwright.requests.sizing.size_request import SizeRequest, size_request
-from shardwright.sweeps.plan_columns import PLAN_INTEGERS, PLAN_TABLE, plan_figures
+from shardwright.sweeps.plan_columns import PLAN_INTEGERS, PLAN_SORTS, PLAN_TABLE, plan_figures
 from shardwright.sweeps.size_columns import SIZE_INTEGERS, SIZE_TABLE, size_figures
 from shardwright.sweeps.study_file import Study
 from shardwright.sweeps.worker import SizeVerdict, sizing_job
@@ -197,3 +198,22 @@ def _kind(table: str, column: Column) -> type:
 
 def _typed(value: Any, kind: type) -> object:
     return None if value is None else kind(value)
+
+
+def need_sort(name: str) -> None:
+    """Raises UnknownNameError for a name that PLAN_SORTS has not."""
+    if name not in PLAN_SORTS:
+        raise UnknownNameError("column", name, PLAN_SORTS, where="--sort")
+
+
+def best_rows(
+    rows: Mapping[str, Sequence[dict[str, Any]]], sort: str, count: int
+) -> list[dict[str, Any]]:
+    """So many rows that have a plan, the best first; of equal ones the first in the study.
+
+    sort  a name of PLAN_SORTS
+    """
+    column, largest = PLAN_SORTS[sort]
+    sign = -1.0 if largest else 1.0
+    able = [row for row in rows.get(PLANS, ()) if row.get(column) is not None]
+    return heapq.nsmallest(count, able, key=lambda row: (sign * row[column], row["question"]))

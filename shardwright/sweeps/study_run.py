@@ -25,13 +25,13 @@ from planner.batch.sweep import Posed, Reply, Workers, verdict_of
 from profiles.document import write_bytes, write_text
 from profiles.errors import DocumentError
 from shardwright.reports.brief.columns import dictionary_csv, table_csv
-from shardwright.sweeps.best_rows import best_rows
 from shardwright.sweeps.parquet_file import parquet_bytes
 from shardwright.sweeps.study_requests import (
     COLUMNS_OF,
     PLANS,
     SIZES,
     StudyRequests,
+    best_rows,
     dictionary_of,
     table_of,
 )

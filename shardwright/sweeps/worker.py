@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from planner.batch.answer_cache import code_and_data_version
 from planner.batch.sweep import Job
 from planner.layout.layout_question import LayoutSolver
-from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.run_outlook import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
 from planner.sizing.size_run import answer_of, search_here
 from profiles.document import content_hash, decode, to_line

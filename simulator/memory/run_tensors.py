@@ -12,13 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.framework.kept_tensor import DENSE_PARTS, EXPERT_PARTS, KeptTensor
-from simulator.training_run.framework.run_conditions import run_conditions
-from simulator.training_run.framework.tensor_width import (
+from simulator.training_run.framework.kept_tensor import (
+    DENSE_PARTS,
+    EXPERT_PARTS,
     TOKEN_WIDTHS,
     WEIGHT_WIDTHS,
+    KeptTensor,
     padded_vocabulary,
 )
+from simulator.training_run.framework.run_conditions import run_conditions
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.recompute_kind import recompute_kind
 

@@ -18,7 +18,7 @@ from profiles.hardware.catalogue.device import Measurements
 from profiles.model.graph import Op, OpKind
 from simulator.log_interval import total
 from simulator.traced.cost import Cost
-from simulator.traced.point_maps import conv_pass
+from simulator.traced.utilisation import conv_pass
 from simulator.values.prediction import Interval
 
 _REFERENCE = "layers"

@@ -39,8 +39,7 @@ from profiles.hardware.catalogue.relatives import chip_of
 from profiles.model.kernels import DeviceKernel, Direction, Kernel
 from simulator.traced.cost import Cost
 from simulator.traced.kernel_arrays import ARCHITECTURES, Array, Flags, KernelArrays, kernel_arrays
-from simulator.traced.kernel_constants import module_constants
-from simulator.traced.kernel_kinds import is_unmeasured
+from simulator.traced.kernel_constants import is_unmeasured, module_constants
 
 Values = Mapping[str, float]
 

@@ -2,7 +2,7 @@
 
     time = max( speed of light / utilization , launch )
 
-The speed of light of the op (traced/speed_of_light.py) is divided by the utilization of kernels of
+The speed of light of the op (traced/utilisation.py) is divided by the utilization of kernels of
 its shape (traced/utilisation.py). The host's launch time is a lower limit, because a shorter kernel
 waits for the next launch. Memory-bound ops are read from measured curves of time over moved bytes
 (kernels/fit.py), of the op or its family, if there are any. The utilization of matmuls and
@@ -41,7 +41,14 @@ from simulator.kernel_speed import (
     matmul_s,
 )
 from simulator.traced.cost import Cost
-from simulator.traced.point_maps import (
+from simulator.traced.utilisation import (
+    BORROWED_LOG_HALF_WIDTH,
+    DEFAULT_ATTENTION,
+    DEFAULT_MATMUL,
+    DEFAULT_MEMORY,
+    SUBSTITUTE_LOG_HALF_WIDTH,
+    SpeedOfLight,
+    Utilisation,
     attention_axes,
     attention_maps,
     conv_axes,
@@ -49,15 +56,6 @@ from simulator.traced.point_maps import (
     conv_pass,
     matmul_maps,
     memory_curves,
-)
-from simulator.traced.speed_of_light import SpeedOfLight
-from simulator.traced.utilisation import (
-    BORROWED_LOG_HALF_WIDTH,
-    DEFAULT_ATTENTION,
-    DEFAULT_MATMUL,
-    DEFAULT_MEMORY,
-    SUBSTITUTE_LOG_HALF_WIDTH,
-    Utilisation,
     memory_family,
 )
 

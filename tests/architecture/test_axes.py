@@ -23,7 +23,7 @@ ALSO_DRAWN = {
     "planner/blocks/answer.py: free_schedules": "the rules of the executor",
     "planner/heterogeneous/unequal_search.py: divisors": "replicas that differ have no mesh",
     "planner/heterogeneous/plan_mixed.py: divisors": "replicas that differ have no mesh",
-    "planner/broken_rule.py: zero_stages_at": "a message's stages",
+    "planner/broken_pins.py: zero_stages_at": "a message's stages",
     "planner/layout/layout_question.py: divisors": "degrees that suit a model",
     "planner/sizing/sizing_search.py: zero_stages_at": "the most sharded run, for a bound",
     "profiles/model/loaders.py: divisors": "a message's heads",

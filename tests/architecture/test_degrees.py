@@ -11,9 +11,8 @@ DEFINED = {
     "simulator/values/degrees.py: Degrees": "the class",
     "simulator/values/degrees.py: Coordinates": "a position on an axis, not a degree",
     # File borders: each degree is optional, or a row or file has it as a key of its own.
-    "shardwright/runs/recipes.py: Recipe": "an entry of a file",
+    "shardwright/runs/known_models.py: Recipe": "an entry of a file",
     "shardwright/runs/run.py: PublishedRun": "a row of a table",
-    "shardwright/requests/imported_run.py: ImportedRun": "a configuration of another framework",
     # Of a model, not of a job: the one degree that its shapes follow.
     "profiles/model/graph.py: ModelGraph": "the degree that a trace was made for",
     "profiles/model/tracing/trace_tensor_parallel.py: Sharding": "the same, while tracing",
@@ -22,7 +21,7 @@ DEFINED = {
     "shardwright/options/plan_options.py: PlanOptions": "allowed values of an axis",
     "shardwright/options/keywords.py: PlanKeywords": "the same, for Python",
     "planner/space.py: Meshes": "an array over meshes",
-    "planner/layout/layouts.py: Layouts": "an array over layouts",
+    "planner/layout/prices.py: Layouts": "an array over layouts",
     "executor/mesh.py: Mesh": "torch's mesh of the axis",
 }
 

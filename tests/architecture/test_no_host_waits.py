@@ -36,7 +36,7 @@ ALLOWED: dict[tuple[str, str], tuple[str, ...]] = {
     ("train.py", "_gather"): ("gather_all",),
     # Around a step that is measured: they begin together, and the loss is read when it is over.
     ("train.py", "train_step"): ("barrier", "float"),
-    ("clocks.py", "Clock.settle"): ("synchronize",),
+    ("recorder.py", "Clock.settle"): ("synchronize",),
     # Only while blocks are measured.
     ("recorder.py", "BlockRecorder._now"): ("synchronize",),
     # In a step: which gradients there are goes over the wire once and is kept, and is read back

@@ -46,7 +46,7 @@ DEFINED_ONCE = {
     "fullest_term": "planner/neighbors.py",
     "graph_model_flop": "simulator/mfu.py",
     "model_flop_per_token": "simulator/mfu.py",
-    "run_of_plan": "planner/layout/executable.py",
+    "run_of_plan": "planner/layout/plan_of_layout.py",
     "layout_prediction": "planner/layout/layout_choice.py",
 }
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from executor.clocks import Clock
-from executor.recorder import Recorder
+from executor.recorder import Clock, Recorder
 
 
 class Device:

@@ -23,7 +23,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.probe.probe import measure_machine
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import trace_model
-from shardwright.analysis.drift import Drift, drifts_of
+from shardwright.analysis.comparison import Drift, drifts_of
 from simulator.traced.predict import predict
 from simulator.values.degrees import Degrees
 from simulator.values.measurement import Measurement

@@ -27,7 +27,7 @@ from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import framework_names, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 
 FEWEST_LAYOUTS = 10
 

@@ -7,7 +7,7 @@ import pytest
 
 from planner.axes import Axes
 from planner.blocks.block_search import search
-from planner.layout.layout_context import base_run
+from planner.layout.layout_question import base_run
 from shardwright import api
 from shardwright.requests.named_model import described_of
 from simulator.memory.footprint import footprint

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planner.axes import AXES, NO_PIPELINE, Axes
 from planner.blocks.answer import block_rules, legal_cells
 from planner.layout.layout_question import context_of
-from planner.layout.layouts import legal_layouts
+from planner.layout.prices import legal_layouts
 from planner.run_option import RequestedOptions
 from planner.space import LayoutContext
 from profiles.errors import InputError

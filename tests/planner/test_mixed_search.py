@@ -8,8 +8,7 @@ from planner.axes import Axes
 from planner.blocks.answer import SearchOptions
 from planner.blocks.block_search import one_type_stages, search
 from planner.costs.priced_model import PricedModel
-from planner.heterogeneous.parts import levelled, only
-from planner.heterogeneous.plan_mixed import UNLIKE, plan_mixed
+from planner.heterogeneous.plan_mixed import UNLIKE, levelled, only, plan_mixed
 from planner.heterogeneous.stage_prices import Key, StagePrices, device_types
 from planner.heterogeneous.unequal_search import search_unlike, unlike_keys
 from profiles.errors import InputError

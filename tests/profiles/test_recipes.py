@@ -7,8 +7,13 @@ import pytest
 from profiles.document import read_document
 from profiles.errors import DocumentError
 from profiles.hardware.catalogue.catalog import get_device
-from shardwright.runs.known_models import known_models
-from shardwright.runs.recipes import RECIPES_SCHEMA, Recipes, fill_from_recipe, recipes
+from shardwright.runs.known_models import (
+    RECIPES_SCHEMA,
+    Recipes,
+    fill_from_recipe,
+    known_models,
+    recipes,
+)
 from shardwright.runs.run import PublishedRun
 
 # Tokens per step that the recipes' own logs print (`total_weights`), or tables list as a batch:

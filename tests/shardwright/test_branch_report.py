@@ -8,10 +8,10 @@ from rich.console import Console
 
 from planner.axes import Axes
 from planner.blocks.block_search import search
-from shardwright.reports.branch_stages import blocks_text, branch_rows
 from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.plan_answers import answer_brief
 from shardwright.reports.brief.plan_page import report_html
+from shardwright.reports.plan_summary import blocks_text, branch_rows
 from simulator.traced.predict import predict
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.workload import Workload

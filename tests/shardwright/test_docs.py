@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.layout.layout_context import far_levels_of
+from planner.layout.layout_question import far_levels_of
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright.cli import COMMANDS
 from shardwright.plugins.plugin import plugin_commands

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.device import ReferencePoint
-from shardwright.analysis.comparison import compare_run, comparison_data
-from shardwright.analysis.drift import drift_sentence, drifts_of
+from shardwright.analysis.comparison import compare_run, comparison_data, drift_sentence, drifts_of
 from shardwright.reports.brief.comparison_section import verdict
 from simulator.values.measurement import Measurement
 from simulator.values.plan_file import PlanFile

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.layout.executable import run_of_plan
+from planner.layout.plan_of_layout import run_of_plan
 from profiles.errors import MismatchError
 from shardwright import api
 from shardwright.reports.reproduce import plan_command

@@ -6,8 +6,7 @@ import pytest
 
 from profiles.errors import DocumentError, InputError, UnitError
 from profiles.units import parse_quantity
-from shardwright.analysis.size_change import Ceiling, changes_since, read_before
-from shardwright.analysis.size_versus import replaced
+from shardwright.analysis.size_change import Ceiling, changes_since, read_before, replaced
 from shardwright.options.size_options import SizeOptions
 from shardwright.requests.sizing.size_flags import batches_of, devices_of, range_of, size_flags
 from shardwright.requests.sizing.size_request import size_request

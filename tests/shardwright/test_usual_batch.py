@@ -14,7 +14,7 @@ from shardwright.requests.local_paths import local_profile
 from shardwright.requests.named_model import described_of
 from shardwright.requests.plan_request import plan_batch, plan_request
 from shardwright.requests.usual_batch import usual_batch
-from shardwright.runs.whole_run import whole_run, whole_runs
+from shardwright.runs.known_models import whole_run, whole_runs
 from tests.shardwright.test_cli import shardwright
 
 

@@ -21,7 +21,7 @@ from simulator.training_run.fit.interval import run_intervals
 from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 from tests.simulator.described_runs import GPT_RUN, changed
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "runs.csv"

@@ -24,7 +24,7 @@ from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 from simulator.values.prediction import Part
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
 

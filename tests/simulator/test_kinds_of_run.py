@@ -11,8 +11,7 @@ from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.framework.run_conditions import attention_kernel, compiles_graphs
 from simulator.training_run.messages.message_row import reached
 from simulator.training_run.run.training_run import NetworkLevel, TrainingRun
-from simulator.training_run.step.coefficient_kinds import KINDS
-from simulator.training_run.step.coefficient_owner import owner_of
+from simulator.training_run.step.coefficient_kinds import KINDS, owner_of
 from simulator.training_run.step.features import features
 from simulator.training_run.work.adapter_work import adapter_work
 from simulator.values.prediction import Part

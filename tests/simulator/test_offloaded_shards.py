@@ -29,7 +29,7 @@ from simulator.traced.stage_cost import gather_seconds
 from simulator.traced.step_tail import Tie, price_tail, price_tie
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.step.features import features
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 from simulator.training_run.work.rank_parameters import layer_parameters, updated_parameters
 from simulator.values.plan import Plan, Recompute
 from simulator.values.plan_title import plan_title

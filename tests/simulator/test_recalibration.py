@@ -31,9 +31,8 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import CoefficientFile, assign, shipped_coefficients
 from simulator.training_run.step.features import features
-from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_slopes import log_slopes
-from simulator.training_run.step.step_time import step_parts
+from simulator.training_run.step.step_time import price_runs, step_parts
 from simulator.values.prediction import Interval
 
 

@@ -12,9 +12,10 @@ import pytest
 from profiles.hardware.catalogue.catalog import device_names
 from shardwright.runs.network_text import network_of
 from simulator.training_run.framework.framework import framework_names
-from simulator.training_run.step.coefficient_kinds import KINDS, Kind
-from simulator.training_run.step.coefficient_owner import (
+from simulator.training_run.step.coefficient_kinds import (
     _ARCHITECTURES,
+    KINDS,
+    Kind,
     family_of,
     owner_of,
     processor_of,

@@ -14,7 +14,7 @@ from simulator.training_run.fit.interval import step_interval, step_intervals, u
 from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.step.coefficients import shipped_coefficients
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 from simulator.values.prediction import Interval
 from tests.simulator.described_runs import GPT_RUN, LLAMA_8B, LLAMA_RUN, MIXTRAL
 

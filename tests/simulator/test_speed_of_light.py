@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiles.model.graph import AttentionShape, MatmulShape, Phase
-from simulator.traced.speed_of_light import SpeedOfLight
+from simulator.traced.utilisation import SpeedOfLight
 from tests.simulator.hand_made import device
 
 LIGHT = SpeedOfLight(device())

@@ -22,9 +22,8 @@ from simulator.training_run.fit.step_spread import (
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
 from simulator.training_run.step.features import features
-from simulator.training_run.step.priced_runs import PricedRuns
 from simulator.training_run.step.step_slopes import log_slopes
-from simulator.training_run.step.step_time import step_parts
+from simulator.training_run.step.step_time import PricedRuns, step_parts
 from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
 
 KIND = {kind.name: kind for kind in KINDS}

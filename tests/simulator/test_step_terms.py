@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from planner.axes import Axes
 from planner.layout.layout_question import layout_context
-from planner.layout.layouts import legal_layouts
-from planner.layout.prices import LayoutPrices
+from planner.layout.prices import LayoutPrices, legal_layouts
 from shardwright.runs.predict_runs import predict_runs
 from shardwright.runs.run import FIGURES
 from shardwright.runs.run_table import read_runs

@@ -16,7 +16,7 @@ from profiles.errors import DocumentError, InfeasibleError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.prices.owning import read_owning
 from shardwright.cli import app
-from shardwright.requests.layout_task import layout_task, solve_layout_task
+from shardwright.requests.solve_task import LayoutTask
 
 HEAD = """schema = "shardwright/fleet@1"
 start = "2026-12-01"
@@ -111,7 +111,7 @@ def test_the_page_is_self_contained(made):
 def test_a_step_is_what_plan_says(tmp_path):
     question, _ = read_fleet(written(tmp_path, HEAD + FIRST))
     (asked,) = step_task(question, 0, 0, 0, 2).questions
-    answer = solve_layout_task(layout_task(asked))
+    answer = LayoutTask(question=asked).solve()
     text = typed(tmp_path / "jobs.toml", "--json", *QUICK)
     (phase,) = json.loads(text)["runs"][0]["phases"]
     if phase["nodes"] == 2:

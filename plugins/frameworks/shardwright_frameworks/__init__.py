@@ -35,6 +35,10 @@ PLUGIN = Plugin(
     hooks={
         Hook.PLAN_FROM: "shardwright_frameworks.commands.ranked_changes:plan_from_import",
         Hook.COMPARE_LOG: "shardwright_frameworks.commands.compare_log:compare_with_logs",
+        Hook.PREDICT_IMPORTED: (
+            "shardwright_frameworks.commands.predict_imported:predict_imported"
+        ),
+        Hook.STEP_OF_IMPORTED: "shardwright_frameworks.requests.imported_step:step_of",
         Hook.PROFILE_FROM: "shardwright_frameworks.commands.calibrate_logs:calibrate_from_logs",
     },
 )

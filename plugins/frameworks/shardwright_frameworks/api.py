@@ -9,20 +9,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from profiles.errors import InputError
-from shardwright.requests.imported_file import is_imported, read_imported
-from shardwright.requests.imported_row import path_of_import
-from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.imported_file import is_imported
 from shardwright.requests.opened_plan import PlanLike, opened_plan
-from shardwright.requests.planned_step import step_of
 from shardwright.results.result import as_result
 from shardwright_frameworks.analysis.followed_run import followed_run
 from shardwright_frameworks.analysis.log_comparison import compare_logs
 from shardwright_frameworks.analysis.ranked_changes import changes_of
+from shardwright_frameworks.imported_run import ImportedRun, read_imported
 from shardwright_frameworks.logs.followed_log import FollowedLog
 from shardwright_frameworks.reading.read_config import read_config
 from shardwright_frameworks.requests.checked_config import check_config
 from shardwright_frameworks.requests.exported_folder import export_to
+from shardwright_frameworks.requests.imported_step import step_of
 from shardwright_frameworks.requests.planned_run import planned_run
+from shardwright_frameworks.requests.table_row import path_of_import
 from shardwright_frameworks.results.compared_log import LogComparisonResult
 from shardwright_frameworks.results.exported import CheckResult, ExportResult
 from shardwright_frameworks.results.imported import ChangesResult, ImportResult, LogResult

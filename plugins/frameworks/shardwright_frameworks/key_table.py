@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import Reader, collect_keys
 from shardwright_frameworks.exports.agreement import planned_values
@@ -16,6 +15,7 @@ from shardwright_frameworks.exports.values.exported import Exported, ExportedFil
 from shardwright_frameworks.exports.values.options import unexpressed_options
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 from shardwright_frameworks.exports.values.yaml_text import yaml_text
+from shardwright_frameworks.imported_run import Value
 from shardwright_frameworks.reading.keyed_frameworks import (
     FRAMEWORKS,
     KeyedFramework,

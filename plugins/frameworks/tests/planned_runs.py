@@ -17,7 +17,7 @@ from simulator.memory.footprint import footprint
 from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 from simulator.values.degrees import Degrees
 from simulator.values.prediction import Component, Interval, Part, Prediction, RankMemory
 

@@ -10,7 +10,7 @@ from shardwright_frameworks.commands.calibrate_logs import calibrate_from_logs
 from shardwright_frameworks.requests.measured_cluster import ANY_MODEL, measured_cluster
 from shardwright_frameworks.traces.nccl_tests import read_nccl_tests
 
-from planner.layout.layout_context import base_run
+from planner.layout.layout_question import base_run
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.training_run.fit.recalibration import calibrated, read_calibration

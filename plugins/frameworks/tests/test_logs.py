@@ -19,6 +19,7 @@ from shardwright_frameworks.commands.watch import watch
 from shardwright_frameworks.logs.followed_log import FollowedLog
 from shardwright_frameworks.logs.read_log import read_training_log
 from shardwright_frameworks.reports.log_report import log_comparison_report, log_report
+from shardwright_frameworks.requests.imported_step import step_of
 from shardwright_frameworks.results.compared_log import LogComparisonResult
 from shardwright_frameworks.traces.device_time import DeviceTime
 from shardwright_frameworks.traces.trace_time import TraceTime
@@ -37,7 +38,7 @@ from profiles.errors import (
 from shardwright.cli import app
 from shardwright.commands.tables.predict_runs import predicted_runs
 from shardwright.requests.opened_plan import write_layout
-from shardwright.requests.planned_step import PlannedStep, step_of
+from shardwright.requests.planned_step import PlannedStep
 from shardwright.results.result import as_result
 from shardwright.runs.run import FIGURES
 from shardwright.runs.run_table import read_runs

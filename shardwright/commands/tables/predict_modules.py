@@ -26,8 +26,7 @@ from shardwright.runs.module_row import (
     unmeasured_shares,
 )
 from shardwright.runs.module_table import ModuleRow, read_modules
-from simulator.traced.kernel_constants import module_constants
-from simulator.traced.kernel_kinds import MUCH
+from simulator.traced.kernel_constants import MUCH, module_constants
 from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
 

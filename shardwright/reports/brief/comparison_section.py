@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
-from shardwright.analysis.comparison import Comparison, Row
-from shardwright.analysis.drift import drift_sentence
+from shardwright.analysis.comparison import Comparison, Row, drift_sentence
 from shardwright.analysis.plan_diff import Change, PlanDiff
 from shardwright.reports.brief.brief import Section, Table
 from shardwright.reports.terminal import price_note

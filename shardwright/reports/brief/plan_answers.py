@@ -13,10 +13,10 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
 from shardwright.analysis.layout_timeline import layout_memory
 from shardwright.analysis.plan_sheet import MEMORY_PARTS, sheet_of
-from shardwright.reports.branch_stages import branch_rows, stages_line
 from shardwright.reports.brief.brief import Brief, Section, Table
 from shardwright.reports.brief.plan_brief import Planned, plan_brief
 from shardwright.reports.brief.plan_table import layout_row, layout_rows, mixed_rows, plan_rows
+from shardwright.reports.plan_summary import branch_rows, stages_line
 from shardwright.reports.terminal import format_interval, format_share
 from simulator.energy import power_words
 from simulator.training_run.explain.explain_run import explain_run

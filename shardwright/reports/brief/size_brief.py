@@ -9,7 +9,7 @@ from typing import Any
 from profiles.units import format_count, format_percent, format_probability, format_time, format_usd
 from shardwright.reports.brief import size_charts as charts
 from shardwright.reports.brief.brief import BarChart, Brief, Fact, Section, Table, between
-from shardwright.reports.brief.size_words import days, headline, range_of, value_of, with_range
+from shardwright.reports.brief.size_charts import days, headline, range_of, value_of, with_range
 from shardwright.reports.sizing.size_summary import GOAL_WORDS
 
 _FRONT_ROWS = 6

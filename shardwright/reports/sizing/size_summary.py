@@ -8,8 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from planner.layout.layout_answer import layout_title
-from planner.sizing.run_outlook import RunOutlook
-from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.run_outlook import RunOutlook, SizeAnswer
 from planner.sizing.size_question import TOKENS, SizeQuestion
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import (

@@ -9,7 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from planner.layout.layout_question import LayoutSolver
-from planner.sizing.size_answer import SizeAnswer
+from planner.sizing.run_outlook import SizeAnswer
 from planner.sizing.size_limits import Search
 from planner.sizing.size_phases import PHASES_SCHEMA, Phase, PhaseFile, stretch_of_phases
 from planner.sizing.size_question import SizeQuestion
@@ -21,7 +21,7 @@ from profiles.hardware.catalogue.catalog import node_design
 from profiles.units import format_count
 from shardwright.requests.sizing.size_flags import NamedDevice, Range, SizeFlags
 from shardwright.requests.sizing.size_request import SizeRequest, size_request
-from shardwright.runs.whole_run import WholeRun, whole_run
+from shardwright.runs.known_models import WholeRun, whole_run
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.prediction import Interval
 

@@ -26,10 +26,9 @@ from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, CoefficientFile
 from simulator.training_run.step.features import Features
-from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_term import Array, Coefficients
-from simulator.training_run.step.step_time import step_seconds
+from simulator.training_run.step.step_time import price_runs, step_seconds
 from simulator.training_run.work.layer_work import matmul_type, wide_type
 from simulator.values.prediction import Interval, Part
 

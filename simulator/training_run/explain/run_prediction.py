@@ -22,7 +22,6 @@ from simulator.step_prediction import StepFacts, limit_words, source_tags, step_
 from simulator.training_run.fit.memory_interval import memory_interval
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import Features
-from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_term import (
     CHUNK,
     LOGITS,
@@ -32,7 +31,7 @@ from simulator.training_run.step.step_term import (
     Term,
     passes,
 )
-from simulator.training_run.step.step_time import step_seconds, unit_seconds
+from simulator.training_run.step.step_time import price_runs, step_seconds, unit_seconds
 from simulator.training_run.work.stage_share import StageShare, stage_split
 from simulator.values.plan import Plan
 from simulator.values.prediction import (

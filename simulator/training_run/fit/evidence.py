@@ -12,7 +12,7 @@ from profiles.errors import InputError
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_owner import processor_of, software_of
+from simulator.training_run.step.coefficient_kinds import processor_of, software_of
 from simulator.training_run.step.coefficients import COEFFICIENTS_FILE
 
 EVIDENCE_SCHEMA = "shardwright/run-evidence@1"

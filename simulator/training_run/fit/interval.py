@@ -13,7 +13,7 @@ from simulator.training_run.fit.recalibration import Calibration, calibrated_kno
 from simulator.training_run.fit.step_spread import run_spreads, step_spreads
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
-from simulator.training_run.step.priced_runs import PricedRuns, price_runs
+from simulator.training_run.step.step_time import PricedRuns, price_runs
 from simulator.values.prediction import Interval
 
 # Relative uncertainty of the seconds that no fitted run informs: levels beyond the network, host

@@ -24,9 +24,8 @@ from simulator.training_run.fit.step_spread import Knowledge, coefficient_spread
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
 from simulator.training_run.step.coefficients import CoefficientFile
-from simulator.training_run.step.priced_runs import price_runs
 from simulator.training_run.step.step_slopes import log_slopes
-from simulator.training_run.step.step_time import step_parts
+from simulator.training_run.step.step_time import price_runs, step_parts
 
 Array = NDArray[np.float64]
 

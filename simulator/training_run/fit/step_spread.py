@@ -28,8 +28,8 @@ from simulator.training_run.step.coefficients import (
     Assigned,
     shipped_coefficients,
 )
-from simulator.training_run.step.priced_runs import PricedRuns, price_runs
 from simulator.training_run.step.step_slopes import log_slopes
+from simulator.training_run.step.step_time import PricedRuns, price_runs
 
 Array = NDArray[np.float64]
 

@@ -312,3 +312,11 @@ def with_settings(run: TrainingRun, settings: Mapping[str, Any]) -> TrainingRun:
     degrees = {name: value for name, value in settings.items() if name in _DEGREES}
     own = {name: value for name, value in settings.items() if name not in _DEGREES}
     return replace(run, degrees=replace(run.degrees, **degrees), **own)
+
+
+class UnsupportedRunError(InputError):
+    """A run that cannot be predicted; `reason` is the message without the run's id."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(f"run {run_id!r} cannot be predicted: {reason}")
+        self.reason = reason

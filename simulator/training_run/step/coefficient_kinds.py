@@ -1,12 +1,24 @@
-"""`KINDS`: the kinds of fitted coefficients, with meaning, starting value and owner."""
+"""`KINDS`: the kinds of fitted coefficients, with meaning, starting value and owner.
+
+The owner of each coefficient that a run takes, and the owner's family.
+
+An owner is a device with a data type, a framework or a kind of attention kernel. The fit draws
+members of a family towards the family's value, and an owner without rows takes that value.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.document import read_document
+from profiles.hardware.catalogue.catalog import base_of, get_device
+from profiles.hardware.catalogue.device import Device
+from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.framework.run_conditions import attention_kernel, compiles_graphs
+from simulator.training_run.run.training_run import TrainingRun
 
 _SCHEMA = "shardwright/coefficient-kinds@1"
 _FILE = Path(__file__).parents[3] / "profiles" / "data" / "coefficient_kinds.toml"
@@ -49,3 +61,70 @@ class KindFile:
 
 KINDS = read_document(_FILE, KindFile, schema=_SCHEMA).kinds
 BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+# Architectures by the beginnings of the devices' names in the catalogue.
+_ARCHITECTURES = (
+    ("v100", "volta"),
+    ("a100", "ampere"),
+    ("a800", "ampere"),
+    ("h", "hopper"),
+    ("gh", "hopper"),
+    ("b", "blackwell"),
+    ("gb", "blackwell"),
+    ("mi", "cdna"),
+    ("tpu", "tpu"),
+)
+_BITS = {"fp32": 32, "fp8": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4}
+
+
+def owner_of(kind: Kind, run: TrainingRun) -> str:
+    """The owner of the coefficient of a kind that a run takes; `*` for kinds with one value."""
+    if kind.owner == "device and bits":
+        return f"{processor_of(run.device)}.{_BITS.get(run.precision, 16)}"
+    if kind.owner == "attention kernel":
+        return f"{attention_kernel(run, load_framework(run.stack))}-kernels"
+    if kind.owner == "stack":
+        # On devices of graph compilers a framework has another level.
+        return software_of(run) + (" (compiled)" if compiles_graphs(run) else "")
+    return "*"
+
+
+def family_of(kind: Kind, run: TrainingRun) -> str:
+    """The architecture and data type of a device's coefficient, all frameworks of a framework's:
+    what an owner without rows takes. "" for all other kinds."""
+    if kind.owner == "device and bits":
+        architecture = architecture_of(run.device)
+        return f"{architecture}.{_BITS.get(run.precision, 16)}" if architecture else ""
+    return "frameworks" if kind.owner == "stack" else ""
+
+
+def software_of(run: TrainingRun) -> str:
+    """The framework whose coefficients a run takes."""
+    framework = load_framework(run.stack)
+    return framework.coefficients_of or framework.name
+
+
+@functools.cache
+def processor_of(name: str) -> str:
+    """That of a device of the catalogue (`processor`), whatever its power limit (which is in the
+    rate of its matmuls), its memory or how many share it."""
+    return processor(get_device(base_of(name)))
+
+
+def processor(device: Device) -> str:
+    """The device whose kernels a device borrows, where the datasheets give both the same peaks and
+    the same power: one processor with other memory or links (A100 of 40 GB, H800). Else its own."""
+    if not device.efficiency_of:
+        return device.name
+    lender = get_device(device.efficiency_of)
+    mine, lenders = (
+        ({kind: rate.value for kind, rate in each.peak_flop_per_s.items()}, each.power_w.value)
+        for each in (device, lender)
+    )
+    return lender.name if mine == lenders else device.name
+
+
+def architecture_of(device: str) -> str:
+    """The architecture of a device by its name in the catalogue; "" if none is known."""
+    return next((name for start, name in _ARCHITECTURES if device.startswith(start)), "")

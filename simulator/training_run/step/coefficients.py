@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from profiles.document import read_document
 from profiles.hardware.catalogue.device import Device
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
-from simulator.training_run.step.coefficient_owner import (
+from simulator.training_run.step.coefficient_kinds import (
+    BY_NAME,
+    KINDS,
     architecture_of,
     family_of,
     owner_of,

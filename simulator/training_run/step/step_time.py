@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from simulator.formula_symbol import named
+from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step import step_terms
-from simulator.training_run.step.features import Features
+from simulator.training_run.step.coefficients import (
+    Assigned,
+    CoefficientFile,
+    assign,
+    shipped_coefficients,
+)
+from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_term import (
     LAYER,
     PER_MICROBATCH,
@@ -107,3 +115,39 @@ def unit_seconds(
 
 def _add(sums: dict[Key, Array], key: Key, value: Array) -> None:
     sums[key] = sums[key] + value if key in sums else value
+
+
+@dataclass(frozen=True, slots=True)
+class PricedRuns:
+    """Runs, their features, and [coefficients] the values that price them."""
+
+    runs: Sequence[TrainingRun]
+    x: Features
+    assigned: Assigned
+    values: Array
+
+    @property
+    def c(self) -> dict[str, Array]:
+        """Per kind of coefficient the value of every run."""
+        return self.assigned.of(self.values)
+
+    @property
+    def parts(self) -> StepParts:
+        """The parts of each run's step."""
+        return step_parts(self.x, self.c)
+
+
+def price_runs(
+    runs: Sequence[TrainingRun],
+    coefficients: CoefficientFile | None = None,
+    *,
+    all_fit: bool = False,
+    x: Features | None = None,
+) -> PricedRuns:
+    """The runs under these coefficients, the shipped ones if None.
+
+    all_fit  skip the memory check of `features`;  x  their features, if known
+    """
+    assigned = assign(runs)
+    values = assigned.from_file(coefficients or shipped_coefficients())
+    return PricedRuns(runs, x or features(runs, all_fit=all_fit), assigned, values)

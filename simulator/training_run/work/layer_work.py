@@ -16,8 +16,8 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import PRECISION_TYPES
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import Framework
+from simulator.training_run.framework.kept_tensor import padded_vocabulary as padded
 from simulator.training_run.framework.run_conditions import attention_kernel
-from simulator.training_run.framework.tensor_width import padded_vocabulary as padded
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.matmul import Matmul, cast_bytes
 from simulator.training_run.work.state_work import StateWork, state_work

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.layout.executable import executable_plan, first_layer
-from planner.layout.plan_of_layout import plan_of_layouts
+from planner.layout.plan_of_layout import executable_plan, first_layer, plan_of_layouts
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.loaders import resolve_model

@@ -6,9 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.layout.layout_question import context_of
-from planner.layout.layouts import layouts_of, meshes_of
 from planner.layout.mesh_bound import MeshBounds, _least_waiting
-from planner.layout.prices import LayoutPrices
+from planner.layout.prices import LayoutPrices, layouts_of, meshes_of
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule, pipeline_names, schedule_kind
 from simulator.schedules.timeline import simulate

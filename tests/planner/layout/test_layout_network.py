@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.layout.layout_context import base_run
+from planner.layout.layout_question import base_run
 from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_names
 from shardwright.runs.network_text import network_of
 from simulator.training_run.framework.framework import load_framework

@@ -9,8 +9,8 @@ import pytest
 from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import context_of
-from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
+from planner.layout.prices import legal_layouts
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_device

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from planner.axes import AXES, Axes
 from planner.layout.layout_question import context_of, solve_layouts
 from planner.layout.layout_relax import _faster_network
-from planner.layout.layouts import Layouts, legal_layouts
 from planner.layout.memory_floor import MemoryLimit
+from planner.layout.prices import Layouts, legal_layouts
 from planner.run_option import RequestedOptions
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device

@@ -12,7 +12,7 @@ from planner.axes import Axes
 from planner.blocks.answer import SearchOptions
 from planner.blocks.block_search import search
 from planner.layout.layout_question import LayoutQuestion, context_of, solve_layouts
-from planner.layout.layouts import RECOMPUTE, SCHEDULES, legal_layouts
+from planner.layout.prices import RECOMPUTE, SCHEDULES, legal_layouts
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from simulator.memory.footprint import footprint
@@ -23,7 +23,7 @@ from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, re
 from simulator.training_run.framework.framework import load_stack
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import shipped_coefficients
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 from simulator.values.runnable import runnable_schedules
 from simulator.values.workload import Workload
 from tests.planner.hand_made_model import HandMadeModel

@@ -7,9 +7,8 @@ import pytest
 
 from planner.layout.layout_question import context_of
 from planner.layout.layout_relax import offload_candidates
-from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
-from planner.layout.prices import LayoutPrices
+from planner.layout.prices import LayoutPrices, legal_layouts
 from planner.run_option import RequestedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link

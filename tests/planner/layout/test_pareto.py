@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from planner.layout.layout_question import context_of
-from planner.layout.layouts import legal_layouts
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.pareto import device_front, memory_front
-from planner.layout.prices import LayoutPrices
+from planner.layout.prices import LayoutPrices, legal_layouts
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint

@@ -7,9 +7,8 @@ import pytest
 
 from planner.axes import Axes
 from planner.layout.layout_question import layout_context
-from planner.layout.layouts import SCHEDULES, legal_layouts
 from planner.layout.memory_floor import MemoryFloors
-from planner.layout.prices import _OWN, LayoutPrices
+from planner.layout.prices import _OWN, SCHEDULES, LayoutPrices, legal_layouts
 from planner.space import row_numbers
 from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model

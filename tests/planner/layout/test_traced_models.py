@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from planner.layout.layout_question import LayoutQuestion, context_of
-from planner.layout.layouts import Axes, legal_layouts
+from planner.layout.prices import Axes, legal_layouts
 from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.figures.described_model import describe_model, traced_figures
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from simulator.memory.footprint import footprint
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 
 # Model, cluster, global batch, sequence length: of the size that it is trained at.
 MODELS = {

@@ -14,9 +14,8 @@ from shardwright.reports.brief.brief_html import brief_html
 from shardwright.reports.brief.brief_markdown import brief_markdown
 from shardwright.reports.brief.columns import dictionary_csv, ends_of, table_csv
 from shardwright.reports.brief.size_brief import size_brief
-from shardwright.reports.brief.size_charts import cost_parts, swings, waterfall
+from shardwright.reports.brief.size_charts import cost_parts, range_of, swings, value_of, waterfall
 from shardwright.reports.brief.size_table import SIZE_COLUMNS, size_rows
-from shardwright.reports.brief.size_words import range_of, value_of
 from tests.shardwright.golden import FOLDER, check_golden
 
 COMMAND = "shardwright size llama-3.1-70b --budget '300M$'"

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from planner.axes import AXES
 from profiles.errors import InputError
 from shardwright.cli import app
-from shardwright.page.field_errors import FieldErrors, near, need_options
 from shardwright.page.fields import (
     Field,
+    FieldErrors,
     address_of,
     command_of,
+    near,
+    need_options,
     starting_values,
     unknown_parameters,
 )
-from shardwright.page.plan_question import PLAN_FIELDS, read_plan
-from shardwright.page.size_question import SIZE_FIELDS, read_size
+from shardwright.page.plan_question import PLAN_FIELDS, SIZE_FIELDS, read_plan, read_size
 
 TODAY = "2026-11-22"
 PAGES = {"plan": PLAN_FIELDS, "size": SIZE_FIELDS}

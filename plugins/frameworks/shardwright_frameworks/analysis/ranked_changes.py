@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwright.requests.imported_row import imported_row, predicted_import
-from shardwright.requests.imported_run import ImportedRun
 from shardwright.runs.predict_runs import PredictedRow
 from shardwright_frameworks.changes.flags import flag_of, values_of
 from shardwright_frameworks.changes.ranked_changes import PricedChange, ranked_changes
+from shardwright_frameworks.imported_run import ImportedRun
+from shardwright_frameworks.requests.table_row import imported_row, predicted_import
 
 _GIB = 2**30
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardwright.requests.imported_run import ImportedRun
 from shardwright_frameworks.changes.single_change import SingleChange
+from shardwright_frameworks.imported_run import ImportedRun
 
 _NEMO = {
     "micro_batch": "micro_batch_size", "tp": "tensor_model_parallel_size",

@@ -10,7 +10,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from shardwright_frameworks.changes.single_change import SETTINGS, SingleChange, single_changes
 from simulator.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 
 # Published step times of one configuration, measured again, differ by about so much (median 6 % of
 # NVIDIA's releases, 5 % of all sources: ../shared/truth/README.md, 2026-11-22). A smaller gain is

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from profiles.errors import ToleranceError
 from shardwright.console.output import print_json, show
-from shardwright.requests.planned_step import planned_or_imported
 from shardwright_frameworks.analysis.log_comparison import compare_logs, log_comparison_data
 from shardwright_frameworks.reports.log_report import log_comparison_report
+from shardwright_frameworks.requests.imported_step import planned_or_imported
 
 
 def compare_with_logs(

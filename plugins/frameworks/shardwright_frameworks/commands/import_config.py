@@ -11,7 +11,7 @@ import typer
 from profiles.errors import InputError
 from shardwright.console.flags import Json
 from shardwright.console.output import need_room_for, note, print_json, show
-from shardwright.requests.imported_file import write_imported
+from shardwright_frameworks.imported_run import write_imported
 
 if TYPE_CHECKING:
     from shardwright_frameworks.traces.opened_log import OpenedLog
@@ -48,7 +48,7 @@ def import_config(
 ) -> None:
     """`shardwright import`."""
     # Here, since --help needs none of them.
-    from shardwright.requests.imported_run import imported_json, need_possible
+    from shardwright_frameworks.imported_run import imported_json, need_possible
     from shardwright_frameworks.reading.read_config import COMMAND, read_command, read_config
     from shardwright_frameworks.reports.imported_report import imported_report
     from shardwright_frameworks.traces.opened_log import open_log, opened_log_data

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardwright.commands.predict_imported import prediction_data
 from shardwright.console.output import print_json, show
-from shardwright.requests.imported_file import read_imported
 from shardwright_frameworks.analysis.ranked_changes import change_data, changes_of
+from shardwright_frameworks.commands.predict_imported import prediction_data
+from shardwright_frameworks.imported_run import read_imported
 from shardwright_frameworks.reports.imported_report import changes_report
 
 

@@ -41,9 +41,9 @@ def watch(
 ) -> None:
     """`shardwright watch`."""
     # Here, since --help needs none of them.
-    from shardwright.requests.planned_step import planned_or_imported
     from shardwright_frameworks.analysis.followed_run import followed_run
     from shardwright_frameworks.logs.followed_log import FollowedLog
+    from shardwright_frameworks.requests.imported_step import planned_or_imported
 
     planned = planned_or_imported(plan, on)
     wait_s = parse_quantity(interval, "time", where="--interval", above_0=True)

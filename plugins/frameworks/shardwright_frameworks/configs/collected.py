@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from shardwright.requests.imported_run import (
+from shardwright_frameworks.imported_run import (
     Contradiction,
     Default,
     ImportedModel,

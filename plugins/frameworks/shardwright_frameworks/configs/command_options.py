@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.imported_run import Value
 from shardwright_frameworks.shell.text_marks import (
     Place,
     UnknownValue,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import by_key, truth, whole
 from shardwright_frameworks.configs.interpolation import Key
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.known_options import is_known
+from shardwright_frameworks.imported_run import Value
 from shardwright_frameworks.shell.text_marks import Place
 
 Reader = Callable[[Any], Value]

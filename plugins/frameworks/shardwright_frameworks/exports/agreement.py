@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shardwright.requests.imported_run import ImportedRun, Value
 from shardwright_frameworks.exports.values.exported import Unexpressed
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
+from shardwright_frameworks.imported_run import ImportedRun, Value
 from simulator.training_run.run.training_run import with_settings
 
 # Values that a framework's file does not distinguish, by an import's key.

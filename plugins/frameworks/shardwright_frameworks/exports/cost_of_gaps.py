@@ -11,7 +11,7 @@ from shardwright_frameworks.exports.values.exported import Unexpressed
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 from simulator.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun, with_settings
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

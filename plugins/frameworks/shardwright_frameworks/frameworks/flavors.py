@@ -7,9 +7,9 @@ import re
 from profiles.model.figures.figures_from_config import CONFIG_KINDS, figures_of_config, model_type
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import model_named, resolve_model
-from shardwright.requests.table_row import SHIPPED
 from shardwright.runs.known_models import known_model
 from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.requests.table_row import SHIPPED
 from shardwright_frameworks.shell.text_marks import Place
 
 # Flavors of torchtitan (github.com/pytorch/torchtitan, torchtitan/models) whose name with their

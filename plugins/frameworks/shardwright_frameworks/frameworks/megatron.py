@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 
-from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import (
     Option,
@@ -21,6 +20,7 @@ from shardwright_frameworks.configs.command_options import (
     whole,
 )
 from shardwright_frameworks.configs.known_options import is_known
+from shardwright_frameworks.imported_run import Value
 from shardwright_frameworks.shell.text_marks import Place, unknown_numbers
 from simulator.values.pipeline_layout import layout_stages
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 
-from shardwright.requests.imported_run import Value
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options
 from shardwright_frameworks.configs.keyed_values import (
@@ -17,6 +16,7 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.objectives import report_objective
+from shardwright_frameworks.imported_run import Value
 from shardwright_frameworks.shell.text_marks import Place
 
 _DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from profiles.errors import DocumentError
-from shardwright.requests.imported_run import ImportedRun
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
+from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.reading.job_file import environment_of_job, script_of_job
 from shardwright_frameworks.reading.launch_source import missing_file

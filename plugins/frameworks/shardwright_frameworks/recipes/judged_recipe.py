@@ -8,14 +8,14 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import format_bytes, format_percent
 from shardwright.reports.terminal import format_interval
-from shardwright.requests.imported_row import imported_row, predicted_import
-from shardwright.requests.imported_run import Contradiction, ImportedRun
 from shardwright.runs.predict_runs import PredictedRow
 from shardwright_frameworks.changes.flags import FLAGS
+from shardwright_frameworks.imported_run import Contradiction, ImportedRun
 from shardwright_frameworks.reading.read_config import read_config, split_recipe
 from shardwright_frameworks.recipes.finding import Finding, JudgedRecipe, Verdict
 from shardwright_frameworks.recipes.memory_finding import judge_memory
 from shardwright_frameworks.recipes.speed_finding import judge_speed
+from shardwright_frameworks.requests.table_row import imported_row, predicted_import
 
 _NO_EFFECT = "no effect"
 # Keys of layers other than plain attention.

@@ -6,11 +6,11 @@ import re
 
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_bytes, format_percent
-from shardwright.requests.imported_run import ImportedRun
 from shardwright.runs.predict_runs import PredictedRow
 from shardwright_frameworks.changes.flags import change_words
 from shardwright_frameworks.changes.ranked_changes import priced_changes
 from shardwright_frameworks.changes.single_change import single_changes
+from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.recipes.finding import Finding, Verdict
 from simulator.memory.footprint import footprint
 

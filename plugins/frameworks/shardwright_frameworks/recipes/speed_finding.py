@@ -9,11 +9,11 @@ from planner.layout.layout_choice import layout_prediction
 from planner.layout.layout_question import LayoutQuestion, coefficients_of, solve_layouts
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import format_percent, format_time
-from shardwright.requests.imported_run import ImportedRun
 from shardwright.runs.predict_runs import PredictedRow
 from shardwright_frameworks.changes.flags import change_words
 from shardwright_frameworks.changes.ranked_changes import LEAST_GAIN, ranked_changes
 from shardwright_frameworks.changes.single_change import SETTINGS, SingleChange
+from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.recipes.finding import Finding, Verdict
 from simulator.log_interval import probability_less
 from simulator.training_run.framework.framework import load_framework

@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.units import format_bytes, format_percent, format_time
-from shardwright.reports.imported_prediction import prediction_report
 from shardwright.reports.terminal import table
-from shardwright.requests.imported_run import MODEL_FIGURES, ImportedRun
 from shardwright.runs.predict_runs import PredictedRow
 from shardwright_frameworks.changes.flags import flag_of, values_of
 from shardwright_frameworks.changes.ranked_changes import LEAST_GAIN, PricedChange
+from shardwright_frameworks.imported_run import MODEL_FIGURES, ImportedRun
+from shardwright_frameworks.reports.imported_prediction import prediction_report
 
 _KEYS = (
     "devices", "nodes", "devices_per_node", "device", "tp", "pp", "vpp", "cp", "ep", "etp", "dp",

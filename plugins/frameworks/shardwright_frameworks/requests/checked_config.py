@@ -9,8 +9,7 @@ from planner.layout.layout_answer import LAYOUT_SCHEMA
 from profiles.document import read_mapping, schema_name
 from profiles.errors import DocumentError, InputError
 from profiles.text_file import read_text
-from shardwright.requests.imported_file import is_imported, read_imported
-from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.imported_file import is_imported
 from shardwright.requests.opened_plan import open_plan
 from shardwright_frameworks.exports.agreement import (
     Agreement,
@@ -23,6 +22,7 @@ from shardwright_frameworks.exports.stage_words import STAGE_WORDS, stage_words
 from shardwright_frameworks.exports.targets.targets import TARGETS
 from shardwright_frameworks.exports.values.exported import Unexpressed
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
+from shardwright_frameworks.imported_run import ImportedRun, read_imported
 from shardwright_frameworks.reading.read_config import read_config
 from shardwright_frameworks.requests.planned_run import planned_run
 from simulator.values.plan import PLAN_SCHEMA

@@ -9,14 +9,15 @@ from planner.layout.layout_answer import LAYOUT_SCHEMA, LayoutFile
 from profiles.document import read_mapping, schema_name
 from profiles.errors import DocumentError, InputError, MismatchError
 from profiles.units import format_percent, format_time
-from shardwright.requests.imported_file import is_imported, read_imported
+from shardwright.requests.imported_file import is_imported
 from shardwright.requests.opened_plan import open_plan
-from shardwright.requests.table_row import row_of_import
 from shardwright.runs.complete import complete_run
 from shardwright.runs.run_table import read_runs
+from shardwright_frameworks.imported_run import read_imported
 from shardwright_frameworks.logs.read_log import FEWEST_STEADY
 from shardwright_frameworks.logs.training_log import TrainingLog
 from shardwright_frameworks.reading.read_config import read_config
+from shardwright_frameworks.requests.table_row import row_of_import
 from shardwright_frameworks.traces.opened_log import open_log
 from simulator.training_run.run.training_run import TrainingRun
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from planner.layout.layout_context import base_run
+from planner.layout.layout_question import base_run
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
@@ -23,7 +23,7 @@ from shardwright_frameworks.analysis.measured_links import (
 from shardwright_frameworks.traces.nccl_tests import NcclCurve, NcclOutput
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.run_links import links_of
-from simulator.training_run.run.unsupported import UnsupportedRunError
+from simulator.training_run.run.training_run import UnsupportedRunError
 from simulator.training_run.step.coefficients import CoefficientFile, assign
 
 # A run has a model; of this one nothing is asked but where its ranks lie.

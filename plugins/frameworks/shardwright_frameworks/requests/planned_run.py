@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from planner.layout.executable import first_layer
 from planner.layout.layout_answer import LayoutFile
+from planner.layout.plan_of_layout import first_layer
 from planner.space import EXECUTOR
 from profiles.document import encode, to_json
 from profiles.errors import DocumentError, InputError, ShardwrightError
@@ -27,9 +27,8 @@ from shardwright_frameworks.exports.values.planned_run import (
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.values.decision import plan_decision
 from simulator.values.plan import PLAN_SCHEMA, Plan
-from simulator.values.plan_file import PlanFile
+from simulator.values.plan_file import PlanFile, plan_decision
 
 
 def planned_run(opened: OpenedPlan, *, runnable: bool = False) -> PlannedRun:

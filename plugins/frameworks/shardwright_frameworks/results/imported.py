@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 from rich.console import RenderableType
 
 from profiles.errors import DocumentError
-from shardwright.requests.imported_run import ImportedRun, imported_json
-from shardwright.results.result import Result, flat
+from shardwright.results.result import Result
 from shardwright_frameworks.analysis.ranked_changes import RankedChanges, change_data
+from shardwright_frameworks.imported_run import ImportedRun, imported_json
 from shardwright_frameworks.logs.training_log import TrainingLog
 from shardwright_frameworks.reports.imported_report import changes_report, imported_report
 from shardwright_frameworks.reports.log_report import opened_log_report
@@ -96,3 +97,14 @@ class LogResult(Result):
                 for point in curve["points"]
             ]
         return [dict(each) for each in data["devices"]]
+
+
+def flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested mappings as one mapping, with keys joined by dots; lists are omitted."""
+    items: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            items |= flat(value, f"{before}{name}.")
+        elif not isinstance(value, (list, tuple)):
+            items[f"{before}{name}"] = value
+    return items

@@ -9,10 +9,10 @@ from pathlib import Path
 from shardwright_frameworks.changes.flags import FLAGS, change_words, flag_of
 from shardwright_frameworks.changes.ranked_changes import ranked_changes
 from shardwright_frameworks.changes.single_change import SETTINGS, single_changes
+from shardwright_frameworks.imported_run import ImportedRun
 from typer.testing import CliRunner
 
 from shardwright.cli import app
-from shardwright.requests.imported_run import ImportedRun
 from shardwright.runs.complete import complete_run
 from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.training_run import TrainingRun, with_settings

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from shardwright_frameworks.imported_run import ImportedRun, read_imported, write_imported
 from shardwright_frameworks.reading.read_config import read_config
 
 from profiles.errors import DocumentError
-from shardwright.requests.imported_file import is_imported, read_imported, write_imported
-from shardwright.requests.imported_run import ImportedRun
+from shardwright.requests.imported_file import is_imported
 
 MEGATRON = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 "

@@ -9,9 +9,8 @@ import json
 from pathlib import Path
 
 import pytest
+from shardwright_frameworks.imported_run import MODEL_FIGURES, ImportedRun, imported_json
 from shardwright_frameworks.reading.read_config import read_config
-
-from shardwright.requests.imported_run import MODEL_FIGURES, ImportedRun, imported_json
 
 CASES = Path(__file__).parent / "cases"
 KEYS = (

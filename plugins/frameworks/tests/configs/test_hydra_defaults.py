@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.keyed_file import read_keyed
+from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.reading.read_config import read_config
 from shardwright_frameworks.shell.config_folder import ConfigFolder
-
-from shardwright.requests.imported_run import ImportedRun
 
 SIZE = "tensor_model_parallel_size: {}\npipeline_model_parallel_size: 2\nmicro_batch_size: 1\n"
 LAUNCH = "torchrun --nproc_per_node 16 run.py --config-path conf --config-name train {}\n"

@@ -113,7 +113,7 @@ def wide_pretrain_config():
 
 
 def test_a_recipe_of_a_model_of_the_hub(tmp_path: Path) -> None:
-    path = tmp_path / "recipes.py"
+    path = tmp_path / "known_models.py"
     path.write_text(BRIDGE)
     run = read_config(f"{path}:wide_pretrain_config")
     assert (run.framework, run.tp, run.pp) == ("megatron-bridge", 8, 2)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.reading.read_config import read_config
-
-from shardwright.requests.imported_run import ImportedRun
 
 BASE = """
 policy:

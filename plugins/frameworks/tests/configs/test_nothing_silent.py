@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.reading.read_config import read_config
 
 from profiles.errors import DocumentError
-from shardwright.requests.imported_run import ImportedRun
 
 AXOLOTL = """base_model: Qwen/Qwen3-8B
 datasets:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.reading.read_config import read_config
-
-from shardwright.requests.imported_run import ImportedRun
-from shardwright.requests.table_row import row_of_import
+from shardwright_frameworks.requests.table_row import row_of_import
 
 AXOLOTL = "base_model: meta-llama/Llama-3.2-3B\ndatasets:\n- path: a\nsequence_len: 4096\n"
 FACTORY = (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from shardwright_frameworks.imported_run import ImportedRun
+from shardwright_frameworks.requests.table_row import STACKS, row_of_import
 
-from shardwright.requests.imported_run import ImportedRun
-from shardwright.requests.table_row import STACKS, row_of_import
 from simulator.training_run.framework.framework import framework_names, framework_of
 
 

@@ -20,7 +20,7 @@ from shardwright_frameworks.exports.values.planned_run import PlannedRun
 
 from plugins.frameworks.tests.planned_runs import planned, small, uneven
 from profiles.errors import InputError, UnknownNameError
-from simulator.training_run.step.priced_runs import price_runs
+from simulator.training_run.step.step_time import price_runs
 from simulator.values.pipeline_layout import LayoutStage, pipeline_layout_text
 from tests.shardwright.golden import check_golden
 

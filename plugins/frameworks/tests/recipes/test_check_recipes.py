@@ -11,11 +11,11 @@ from shardwright_frameworks.recipes.finding import JudgedRecipe, Verdict
 from shardwright_frameworks.recipes.judged_recipe import judged
 from shardwright_frameworks.recipes.recipe_list import recipes_in
 from shardwright_frameworks.reports.recipe_report import recipe_markdown
+from shardwright_frameworks.requests.table_row import imported_row, predicted_import
 from typer.testing import CliRunner
 
 from profiles.errors import DocumentError, UnknownNameError
 from shardwright.cli import app
-from shardwright.requests.imported_row import imported_row, predicted_import
 
 H100 = "h100-sxm-80gb"
 MEGATRON = (

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from profiles.document import read_document, to_json, write_text
 from profiles.errors import InputError
-
-IMPORTED_SCHEMA = "shardwright/imported@1"
+from shardwright.requests.imported_file import IMPORTED_SCHEMA
 
 Value = int | float | bool | str | None
 
@@ -114,7 +115,7 @@ class ImportedRun:
 
     devices            ranks that train, of all nodes
     vpp                model chunks per pipeline rank
-    dp                 replicas; where the files do not write it, what follows from the others
+    dp                 replicas; if not in the files, derived from the other degrees
     dp_replicate       groups of replicas that each have all states, where ZeRO shards
     zero_stage         1 for a distributed optimizer, 2 and 3 as DeepSpeed has them
     micro_batch        sequences per replica and pass; global_batch per optimizer step
@@ -205,3 +206,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value
+
+
+def write_imported(path: str | Path, run: ImportedRun) -> None:
+    """Writes the run; raises DocumentError if that fails."""
+    write_text(path, to_json(imported_json(run)))
+
+
+def read_imported(path: str | Path) -> ImportedRun:
+    """The run of a file; raises DocumentError for another file and for a wrong entry."""
+    return read_document(path, ImportedRun, schema=IMPORTED_SCHEMA)

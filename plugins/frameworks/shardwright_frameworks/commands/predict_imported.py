@@ -9,10 +9,10 @@ from profiles.document import encode
 from profiles.hardware.catalogue.catalog import get_device
 from shardwright.analysis.answer_json import parts_by_key
 from shardwright.console.output import print_json, show
-from shardwright.reports.imported_prediction import prediction_report
-from shardwright.requests.imported_file import read_imported
-from shardwright.requests.imported_row import imported_row, predicted_import
 from shardwright.runs.predict_runs import PredictedRow
+from shardwright_frameworks.imported_run import read_imported
+from shardwright_frameworks.reports.imported_prediction import prediction_report
+from shardwright_frameworks.requests.table_row import imported_row, predicted_import
 
 _GIB = 2**30
 
