@@ -102,7 +102,7 @@ class CellMemory:
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
         key = ("lacks", degrees.tp, cell.micro_batch, *sharing, degrees.pp)
         alone, over_cut = self._known.once(key, lambda: self._lacks(cell))
-        return alone + min(sides(cell, 0), sides(cell, degrees.pp - 1)) * over_cut
+        return alone + sides(cell, 0) * over_cut
 
     def _lacks(self, cell: Cell) -> tuple[float, float]:
         """Missing bytes at the fuller moment of `missing_bytes` without messages; for each cut."""

@@ -297,7 +297,8 @@ def test_infeasible_names_stage_term_and_what_would_fit():
     why = answer.infeasibility
     assert why.term == "optimizer states"
     assert why.capacity_bytes == 2.5 * GIB
-    assert why.bytes_over > 0
+    assert run(space, capacity_gib=2.5 + why.bytes_over / GIB).plan is not None
+    assert run(space, capacity_gib=2.5 + 0.99 * why.bytes_over / GIB).plan is None
     assert [change.flag for change in why.relaxations] == ["--zero 1", "--on other"]
     assert all(change.step_time_s > 0 for change in why.relaxations)
 
@@ -324,6 +325,13 @@ def test_layouts_without_a_bound_prove_nothing(bound):
     assert (answer.bound, answer.status) == (0.0, "feasible")
     proven = run(capacity_gib=40.0, layouts=slow)
     assert proven.status == "optimal"
+    none = run(capacity_gib=0.1)
+    assert run(capacity_gib=0.1, layouts=none).status == none.status == "infeasible"
+    # A layout that no plan beats, with the weaker of the two proofs.
+    best = run(capacity_gib=40.0)
+    kept = run(capacity_gib=40.0, layouts=replace(best, bound=0.75 * best.step_time_s, gap=0.5))
+    assert (kept.plan, kept.bound) == (best.plan, 0.75 * best.step_time_s)
+    assert kept.gap == pytest.approx(0.25)
 
 
 def test_a_time_limit_before_any_plan_is_an_error():

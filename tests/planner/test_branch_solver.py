@@ -10,7 +10,7 @@ import pytest
 from planner.axes import Axes
 from planner.blocks.answer import block_rules, legal_cells
 from planner.blocks.block_search import search
-from planner.chain.ideals import lattice_of, lattice_of_flows
+from planner.chain.ideals import lattice_of, lattice_of_flows, widest_lattice
 from planner.chain.partition import partition
 from planner.chain.problem import (
     BlockCosts,
@@ -89,6 +89,23 @@ def test_blocks_that_could_change_places_keep_their_order():
     # Half of them are larger: as many of each as one likes.
     sizes = [(k, k + 2) for k in range(10)]
     assert lattice_of_flows(14, flows, 700, alike=sizes).count == 7 * 7 + 2
+
+
+@pytest.mark.parametrize("limit", [6, 9, 14, 22, 40, 130])
+def test_the_widest_window_that_the_limit_allows(limit):
+    """Against counting, for every window, the subsets that contain what their blocks take."""
+    flows, n = [(0, 3), (1, 4), (3, 7), (4, 6)], 8
+    later = [*flows, *((k, n - 1) for k in range(n - 1))]
+
+    def ideals(window):
+        order = [*later, *((a, b) for a in range(n) for b in range(a + window, n))]
+        return [m for m in range(1 << n) if all(m >> a & 1 or not m >> b & 1 for a, b in order)]
+
+    sizes = {window: len(ideals(window)) for window in range(1, n + 1)}
+    widest = max((w for w, size in sizes.items() if size <= limit), default=1)
+    found = widest_lattice(n, flows, limit)
+    assert sorted(found.members) == ideals(widest)
+    assert found.complete == (sizes[n] <= limit)
 
 
 def test_no_cut_where_nothing_crosses():

@@ -22,6 +22,7 @@ from planner.mesh.cell_solver import CellSolver
 from planner.mesh.timeline_search import TimelineSearch
 from planner.space import LayoutContext
 from profiles.document import encode, to_json
+from profiles.errors import ShardwrightError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.device import ActionOverhead, Measurements, StepOverhead
@@ -139,6 +140,8 @@ def test_no_prediction_beats_the_bound_or_the_objective(case):
     prediction = costs.predict(costs.plan(cell, found))
     step = prediction.step_time_s.value * (1 + 1e-9)
     bound = lower_bound(cell, costs.totals(cell))
+    most = max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)
+    assert costs.missing_bytes(cell) <= most + 1
     if prediction.fits:
         assert bound <= step
         assert costs.missing_bytes(cell) <= 0
@@ -249,6 +252,41 @@ def test_both_solvers_agree_on_a_real_setting():
     by_ilp = run_search(model, cluster, 16, space, solver="ilp")
     assert by_dp.step_time_s == pytest.approx(by_ilp.step_time_s, rel=1e-6)
     assert by_ilp.solver == "ilp"
+    (cell, *_) = cells_of(model, cluster, 16, space)  # what was proved before stays proved
+    for solver in ("dp", "ilp"):
+        solved = CellSolver(costs_of(model, cluster, 16), solver=solver, seed=0)
+        step = solved.refine(cell, np.inf, 0.0).step_time_s
+        assert solved.refine(cell, np.inf, step).bound_s == pytest.approx(step)
+
+
+class Changed(HandMadeModel):
+    """One whose graphs have other fields, and which may not run on a single sample."""
+
+    def __init__(self, layers, *, least=1, **fields):
+        super().__init__(layers)
+        self.least, self.fields = least, fields
+
+    def _graph(self, batch, tp):
+        if batch < self.least:
+            raise TraceError("batch normalization of one value")
+        return replace(super()._graph(batch, tp), **self.fields)
+
+
+def test_models_that_are_not_run_in_every_way():
+    on = get_cluster("4xh100-sxm")
+    several, state = Changed(3, least=2), Changed(3, state=("mean",))
+    assert run_search(several, on, 16, Axes(micro_batch=(1, 2), dp=(4,))).plan.micro_batch == 2
+    assert run_search(state, on, 16, Axes(zero=(0,))).plan.degrees.dp == 1
+    many = get_cluster("8x8xh100-sxm")
+    for model, space, cluster, words in (
+        (several, Axes(micro_batch=(1,)), on, "batch normalization"),
+        (state, Axes(dp=(2, 4)), on, "--dp 2,4: the model changes mean"),
+        (state, Axes(dp=(1, 2), tp=(3,)), on, "dp is 1: .* --tp 3"),
+        (state, Axes(), many, "64 devices .* are too many: .* 40 or less"),
+        (Changed(3, clamped=("w",)), Axes(zero=(3,)), on, "--zero 3: .*; use --zero 0,1,2"),
+    ):
+        with pytest.raises(ShardwrightError, match=words):
+            run_search(model, cluster, 16, space)
 
 
 def test_nothing_fits_says_why_and_what_would():

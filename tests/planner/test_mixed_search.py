@@ -13,6 +13,7 @@ from planner.heterogeneous.stage_prices import Key, StagePrices, device_types
 from planner.heterogeneous.unequal_search import search_unlike, unlike_keys
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
+from profiles.sourced import Sourced
 from simulator.traced.predict import predict
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.degrees import Degrees
@@ -149,7 +150,7 @@ def test_equals_enumeration(cluster, zero_stage):
     assert found.prediction.step_time_s.value == pytest.approx(expected, rel=1e-9)
 
 
-def planned(model, cluster, batch, space, **more):
+def planned(model, cluster, batch, space, options=None, **more):
     return plan_mixed(
         model,
         cluster,
@@ -157,8 +158,33 @@ def planned(model, cluster, batch, space, **more):
         space=space,
         stack=STACK,
         usd_per_hour=more,
-        options=SearchOptions(clock=lambda: 0.0),
+        options=options or SearchOptions(clock=lambda: 0.0),
     )
+
+
+def test_dollars_are_of_the_devices_that_run():
+    fast, slow = (Sourced(value=usd, source="here", date="2026-11-22") for usd in (4.0, 1.0))
+    space = Axes(pp=(1,), zero=(2,))
+    answer = planned(HandMadeModel(6, width=2048), two_types(2, 2), 56, space, fast=fast, slow=slow)
+    usd_per_hour = {"fast alone": 8, "slow alone": 2, "all with equal shares": 10, UNLIKE: 10}
+    found = {each.title: each for each in answer.comparison.compared}
+    assert found.keys() == usd_per_hour.keys()
+    for title, each in found.items():
+        usd = each.step_time_s / 3600 * usd_per_hour[title] / (56 * TOKENS) * 1e6
+        assert each.usd_per_million_tokens == pytest.approx(usd)
+    assert answer.usd_per_million_tokens == found[UNLIKE].usd_per_million_tokens
+
+
+@pytest.mark.parametrize(("limit_s", "unsearched"), [(40.0, 0), (10.0, 2)])
+def test_every_search_has_a_share_of_the_time(limit_s, unsearched):
+    ticks = itertools.count()
+    options = SearchOptions(clock=lambda: float(next(ticks)), time_limit_s=limit_s)
+    answer = planned(HandMadeModel(6), two_types(2, 2), 64, Axes(), options=options)
+    assert next(ticks) < limit_s + 4 * 5  # each search looks at the clock a few times more
+    plans = {each.title: each.plan for each in answer.comparison.compared}
+    late = [title for title, plan in plans.items() if plan.startswith("not searched")]
+    assert late == ["all, each stage of one type", "all with equal shares"][2 - unsearched :]
+    assert "micro-batch" in plans["fast alone"]
 
 
 def test_a_useless_device_is_left_out():
@@ -167,6 +193,8 @@ def test_a_useless_device_is_left_out():
     assert {left.device: left.num_devices for left in answer.comparison.left_out} == {"slow": 1}
     assert "20 times as long" in answer.comparison.left_out[0].why
     assert answer.bound <= answer.step_time_s
+    other = planned(HandMadeModel(4), two_types(2, 2), 8, Axes(schedule=("gpipe",))).comparison
+    assert {e.plan for e in other.compared if e.title == UNLIKE} == {"the pins allow none"}
 
 
 def test_unlike_replicas_beat_equal_ones():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 
 import pytest
 from hypothesis import given
@@ -74,6 +75,31 @@ def test_a_larger_size_that_was_faster_is_pooled() -> None:
     curve = fit_curve([1, 10, 100], [2.0, 8.0, 2.0])
     # 8 and 2 violate the order; their log mean is sqrt(16) = 4
     assert [curve.at(x).value for x in (1, 10, 100)] == pytest.approx([2.0, 4.0, 4.0])
+
+
+def test_the_end_that_is_predicted_worse_counts() -> None:
+    # The first point left out: 3.0 of 2.9; the last: 3.1 at 340 grows to 9.1 at 1000, measured 4.
+    curve = fit_curve([10, 340, 1000], [2.9, 3.1, 4.0])
+    worse = math.log(3.1 * 1000 / 340 / 4.0) / math.log(1000 / 340)
+    inner = math.log((2.9 + 1.1 * 330 / 990) / 3.1)
+    wide = curve.at(1000 * math.e)
+    assert math.log(wide.high / wide.value) == pytest.approx(inner + worse)
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(1, 9)), min_size=1, max_size=15))
+def test_pooling_against_the_formula_of_minima_and_maxima(points: list[tuple[int, int]]) -> None:
+    """Weighted isotonic regression (Barlow et al. 1972): the largest over all i up to k of the
+    least over all j from k on of the mean of i to j."""
+    sizes = sorted({x for x, _ in points})
+    groups = [[math.log(y) for x, y in points if x == size] for size in sizes]
+    curve = fit_curve([math.exp(x) for x, _ in points], [float(y) for _, y in points])
+
+    def mean(i: int, j: int) -> float:
+        return statistics.fmean(itertools.chain(*groups[i : j + 1]))
+
+    for k, x in enumerate(sizes):
+        expected = max(min(mean(i, j) for j in range(k, len(groups))) for i in range(k + 1))
+        assert curve.at(math.exp(x)).value == pytest.approx(math.exp(expected))
 
 
 @given(increasing)

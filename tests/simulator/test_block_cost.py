@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.device import BlockPoint, Measurements
+from profiles.model.graph import SavedTensor
 from simulator.traced.block_cost import price_block
 from simulator.traced.comm_cost import price_collective
 from simulator.traced.in_step import prices_in_step
 from simulator.traced.op_cost import pricer_of
 from simulator.values.plan import Recompute
-from tests.simulator.hand_made import cluster, device, layer
+from tests.simulator.hand_made import cluster, device, layer, memory_op
 
 SIZE = 1024 * 1024 * 2  # bytes of a boundary tensor of `layer()`
 KINDS = tuple(Recompute)
@@ -78,6 +79,16 @@ def test_recomputation_keeps_less():
     # What is not kept is there again while the backward runs.
     assert full.backward_transient_bytes >= none.backward_transient_bytes + 5 * SIZE - 1
     assert attention.backward_transient_bytes > none.backward_transient_bytes
+
+
+def test_a_head_that_is_computed_again_keeps_what_its_loss_made():
+    head, made = layer(loss=True), (4 * SIZE, 200)
+    head = replace(
+        head,
+        forward_ops=(*head.forward_ops, *(memory_op("loss", 2 * size) for size in made)),
+        saved=(*head.saved, *(SavedTensor(module="", memory_bytes=size) for size in made)),
+    )
+    assert price(head, Recompute.FULL).saved_bytes == sum(made)
 
 
 def test_a_block_without_attention_recomputes_none_of_it():

@@ -39,6 +39,7 @@ def test_two_nodes_by_hand():
     # A tree: 2 GB / 80 GB/s + 2 (3 x 1 us + 10 us) = 25.026 ms; the ring, 23.4875 ms, is faster.
     assert seconds("all_reduce", GB, 16, 8) == pytest.approx(2 * (15 / 16 * GB / 80e9 + 24e-6))
     assert seconds("all_reduce", 1.0, 16, 8) == pytest.approx(2 * 13e-6, rel=1e-3)
+    assert seconds("barrier", 0.0, 16, 8) == pytest.approx(2 * 13e-6)
     # Half of an all-to-all leaves over a card each; 7 peers inside one after the other (1 us), the
     # 8 peers in the other node at once (10 us).
     assert seconds("all_to_all", GB, 16, 8) == pytest.approx(0.5 / 10 + 17e-6)

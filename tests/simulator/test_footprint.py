@@ -28,22 +28,11 @@ GIB = 2**30
 ULTRA_1B = replace(
     RUN,
     model=Transformer(
-        num_layers=16,
-        hidden_size=2048,
-        ffn_size=8192,
-        num_heads=32,
-        num_kv_heads=32,
-        head_size=64,
-        vocab_size=131_072,
-        gated=True,
-        tied_embeddings=True,
+        num_layers=16, hidden_size=2048, ffn_size=8192, num_heads=32, num_kv_heads=32,
+        head_size=64, vocab_size=131_072, gated=True, tied_embeddings=True,
     ),
-    device="h100-sxm-80gb",
-    stack="nanotron",
-    precision="bf16",
-    seq_len=4096,
-    global_batch=256,
-)
+    device="h100-sxm-80gb", stack="nanotron", precision="bf16", seq_len=4096, global_batch=256,
+)  # fmt: skip
 
 
 def parameters_of(run: TrainingRun) -> float:
@@ -396,17 +385,9 @@ def test_layers_that_predict_further_tokens_take_memory() -> None:
     """DeepSeek-V3, pp 16: the last stage has a layer, the one that predicts, its projection, a
     second table and the logits of both; without prediction it has 3 layers and one table."""
     run = changed(
-        RUN,
-        model=DEEPSEEK_V3,
-        stack="megatron-core",
-        device="h100-sxm-80gb",
-        pp=16,
-        dp=64,
-        ep=64,
-        zero_stage=1,
-        global_batch=4096,
-        seq_len=4096,
-    )
+        RUN, model=DEEPSEEK_V3, stack="megatron-core", device="h100-sxm-80gb", pp=16, dp=64, ep=64,
+        zero_stage=1, global_batch=4096, seq_len=4096,
+    )  # fmt: skip
     plain = replace(run, model=replace(run.model, predicted_ahead=0))
     assert [s.num_layers for s in stage_split(run)] == [4] * 15 + [2]
     assert sum(s.num_layers for s in stage_split(run)) == run.model.num_layers + 1
@@ -421,6 +402,10 @@ def test_layers_that_predict_further_tokens_take_memory() -> None:
     added -= model.num_experts * model.expert_parameters * 63 / 64
     added += model.vocab_size * model.hidden_size
     assert parameters(run) - parameters(plain) == pytest.approx(added, rel=1e-3)
+    models = [replace(model, predicted_ahead=ahead) for ahead in (0, 1, 2)]
+    none, one, two = (parameters(changed(run, model=each, pp=1, dp=1024)) for each in models)
+    added -= model.vocab_size * model.hidden_size
+    assert [one - none, two - none] == pytest.approx([added, 2 * added], rel=1e-3)
     last, without = footprint(run).ranks[-1], footprint(plain).ranks[-1]
     assert last.transient_bytes > without.transient_bytes
 

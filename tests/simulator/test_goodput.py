@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import DocumentError, InputError, UnknownNameError
-from simulator.goodput.clusters import best_interval_s, draw_clusters
+from simulator.goodput.clusters import HALF_90, best_interval_s, draw_clusters, two_sided
 from simulator.goodput.reliability import (
     PARTS,
     delivered,
@@ -40,13 +40,9 @@ DAY = 86400.0
 H100 = "h100-sxm-80gb"
 # Failures and checkpoints alone, alike in all clusters.
 PLAIN = replace(
-    DEFAULT.sure(),
-    device_hours_per_failure=50_700.0,
-    manual_share=0.0,
-    slow_devices=0.0,
-    evaluation_share=0.0,
-    maintenance_device_hours=1e12,
-)
+    DEFAULT.sure(), device_hours_per_failure=50_700.0, maintenance_device_hours=1e12,
+    manual_share=0.0, slow_devices=0.0, evaluation_share=0.0,
+)  # fmt: skip
 
 
 def exactly(value):
@@ -211,10 +207,12 @@ def test_beside_the_closed_form():
     assert share == pytest.approx(float(expected(clusters).productive[0]), abs=2e-3)
 
 
+@pytest.mark.parametrize("every_s", [None, 600.0])
 @pytest.mark.parametrize("warning_s", [120.0, 0.0])
-def test_spot_beside_the_closed_form(warning_s):
+def test_spot_beside_the_closed_form(warning_s, every_s):
     """Interrupted every 20 minutes; with notice enough nothing is done twice."""
     inputs = replace(PLAIN, spot_interruptions_per_device_hour=3 / 1024, spot_warning_s=warning_s)
+    inputs = replace(inputs, checkpoint_every_s=every_s)
     clusters = clusters_of(inputs, devices=1024, parameters=8e9, draws=1000)
     found = simulate_runs(clusters, np.full(1000, 5 * DAY), rng=np.random.default_rng(4))
     share = float(np.mean(found.steady_s)) / float(np.mean(found.wall_s))
@@ -229,6 +227,17 @@ def test_spares_by_hand():
     assert spares_for(0.5, most_waiting=0.08) == 1
     assert spares_for(0.5, most_waiting=0.0769) == 2
     assert waiting_share(spares_for(30.0), 30.0) <= 0.01 < waiting_share(spares_for(30.0) - 1, 30.0)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_waiting_for_spares_by_hand(nodes):
+    """A failure of a device in 100 hours, mended in 25: a load of 2 for each node of 8."""
+    often = replace(PLAIN, device_hours_per_failure=100.0, failure_shares={"device": 1.0})
+    inputs = replace(often, repair_s=25 * 3600.0, spare_nodes=1)
+    found = expected(clusters_of(inputs, devices=8 * nodes, parameters=1e9))
+    load = 2.0 * nodes
+    share = (load**2 / 2) / (1 + load + load**2 / 2)
+    assert found.lost_s["waiting for spares"] / found.wall_s == pytest.approx(share)
 
 
 def test_llama_3():
@@ -295,6 +304,14 @@ def test_the_same_twice():
     one, two = (time_to_train(step, 1e6, 512, H100, 8e9, seed=7, runs=300) for _ in range(2))
     assert one == two
     assert one != time_to_train(step, 1e6, 512, H100, 8e9, seed=8, runs=300)
+
+
+def test_each_side_of_a_draw_has_its_own_spread():
+    # Log-normal from 1 to 2 and from 2 to 8: half way are 2 / sqrt(2) and 2 sqrt(4).
+    normal = HALF_90 * np.asarray([-1.0, -0.5, 0.0, 0.5, 1.0])
+    drawn = two_sided(1.0, 2.0, 8.0, normal)
+    assert drawn.tolist() == pytest.approx([1.0, math.sqrt(2), 2.0, 4.0, 8.0])
+    assert two_sided(0.0, 2.0, 8.0, normal).tolist() == [2.0] * 5
 
 
 def test_probability_by_a_date():

@@ -9,11 +9,12 @@ import pytest
 from profiles.errors import InputError
 from simulator.collectives import NOTHING
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.messages.gradient_exchange import compressed
+from simulator.training_run.messages.gradient_exchange import compressed, expert_sides, shared_sides
 from simulator.training_run.messages.rank_group import data_group
 from simulator.training_run.messages.run_links import links_of, moved
-from simulator.training_run.messages.step_messages import data_messages
-from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, changed
+from simulator.training_run.messages.step_messages import data_messages, extra_pass_bytes
+from simulator.training_run.work.layer_work import layer_work
+from tests.simulator.described_runs import GPT_RUN, LLAMA_RUN, MIXTRAL, changed
 
 
 def test_zero_1_and_2_gather_the_updated_weights_once_per_step() -> None:
@@ -44,6 +45,29 @@ def test_powersgd_sends_two_thin_factors_and_never_more_than_the_matrix() -> Non
     assert found.size_bytes == pytest.approx(4 * 2e3 * 4)
     wide = compressed(changed(GPT_RUN, compression="powersgd-4000"), count=1e6, sides=2e3, ranks=8)
     assert wide.size_bytes == pytest.approx(1e6 * 4)
+
+
+@pytest.mark.parametrize(("tp", "ep"), [(1, 2), (4, 2), (2, 8), (2, 1)])
+def test_sides_are_those_of_the_matrices_of_a_rank(tp: int, ep: int) -> None:
+    run = changed(LLAMA_RUN, model=MIXTRAL, tp=tp, ep=ep)
+    work = layer_work(run, load_framework("megatron-core"), experts=True)
+    router = MIXTRAL.num_experts
+    dense = sum((x.n + x.k) * x.count for x in work.matmuls if x.n != router)
+    assert shared_sides(run) == pytest.approx(dense)
+    experts = sum((x.n + x.k) * x.count for x in work.grouped)
+    if ep == 1:  # each is divided by tp: its width of 14,336, of the gate as well
+        experts = 8 * (2 * 4096 + 3 * 14336 / tp)
+    assert expert_sides(run, ep) == pytest.approx(experts)
+
+
+def test_compression_and_local_steps_both_stream_their_bytes() -> None:
+    core = load_framework("megatron-core")
+    small, local = {"compression": "powersgd-4"}, {"local_workers": 2, "local_steps": 8}
+    run = changed(LLAMA_RUN, dp=8)
+    parts = [extra_pass_bytes(replace(run, **each), core) for each in (small, local)]
+    # Of local steps five passes over 8.03e9 weights in fp32, in each eighth step.
+    assert parts[1] == pytest.approx(5 * 4 * 8.03e9 / 8, rel=0.01)
+    assert extra_pass_bytes(replace(run, **small, **local), core) == pytest.approx(sum(parts))
 
 
 def test_without_compression_there_is_no_such_message() -> None:

@@ -97,6 +97,24 @@ def test_stages_over_two_sites_by_hand() -> None:
     assert level_cut(deep, GB, (LINE,)).bytes_s == pytest.approx(8 / 12.8)
 
 
+@given(st.sampled_from(AXIS_ORDERS), st.sampled_from((1, 2, 4)), st.integers(2, 9),
+       st.integers(1, 3), st.integers(1, 9))  # fmt: skip
+def test_the_worst_pipeline_against_every_pipeline(
+    order: str, tp: int, pp: int, dp: int, stages: int
+) -> None:
+    """Sites of whole stages, and pipelines that begin wherever replicas before them end."""
+    run = changed(GPT_RUN, tp=tp, pp=pp, dp=dp, axis_order=order)
+    stride = run.degrees.stride("pp")
+    starts, ends = range(0, pp * stages, pp), range(1, pp)
+    crossings = max(sum((at + k) % stages == 0 for k in ends) for at in starts)
+    found = level_cut(run, GB, (replace(LINE, part_devices=stages * stride),))
+    assert found.crossings == crossings
+    assert found.bytes_s == pytest.approx(1.0 / (0.4 * stages) if crossings else 0.0)
+    if stride > 1:  # stages on both sides of a line: all may send over it, at every cut
+        halved = level_cut(run, GB, (replace(LINE, part_devices=stride * stages - 1),))
+        assert (halved.crossings, halved.bytes_s) == (pp - 1, pytest.approx(1.0 / 0.4))
+
+
 def test_chunks_that_pass_a_slow_line_wait_for_each_micro_batch() -> None:
     """4 stages of 2 chunks, 100 micro-batches, 2 s of latency that no stage hides: 1/2 + 1/4 of
     them show per chunk of each micro-batch."""

@@ -75,6 +75,9 @@ def test_frozen_weights_in_four_bits_save_what_was_published() -> None:
     wide, few = footprint(ADAPTERS), footprint(replace(ADAPTERS, frozen_type="nf4"))
     static = wide.fullest.parameters_bytes - few.fullest.parameters_bytes
     assert static == pytest.approx(LINEAR * (2 - frozen_bytes("nf4", 4096)))
+    sharded = changed(ADAPTERS, frozen_type="nf4", stack="torch-fsdp", dp=8, zero_stage=3)
+    whole = footprint(replace(sharded, zero_stage=0)).fullest.parameters_bytes
+    assert footprint(sharded).fullest.parameters_bytes == pytest.approx(whole / 8)
     saved = (wide.allocated_bytes - few.allocated_bytes) / GIB
     assert 8.6 <= saved <= 9.2
     # What is trained keeps its states; one widened matrix at a time is there besides.

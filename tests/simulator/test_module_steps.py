@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,6 +108,49 @@ def test_convolutions_that_winograd_does_not_take(changes: dict[str, Any], direc
         for share in (1.0, 1e-3)
     )
     assert thousandth / one == pytest.approx(1e3 if direct else 1.0, rel=0.1)
+
+
+WORK, MOVED = "work", "moved"
+_BYTES = {"dtype": "float16", "read_bytes": 10**7, "written_bytes": 10**7}
+
+
+@pytest.mark.parametrize(
+    ("op", "shares"),
+    [
+        (matmul(512, 512, 64), {"peak.matmul.output": WORK, "bytes.matmul": MOVED}),
+        (matmul(512, 512, 64, backward=True), {"peak.matmul.input": WORK, "bytes.matmul": MOVED}),
+        (matmul(64, 512, 512, backward=True), {"peak.matmul.weight": WORK, "bytes.matmul": MOVED}),
+        *((replace(matmul(512, 512, 64), kernel=kernel), {share: WORK, "bytes.matmul": MOVED})
+          for kernel, share in ((Kernel.BATCHED_MATMUL, "peak.matmul.batched"),
+                                (Kernel.ATTENTION, "peak.attention"))),
+        *((convolution(kernel, direction=direction),
+           {f"peak.{name}.{direction.value.split()[0]}": WORK,
+            f"bytes.{name}.channels_first": MOVED})
+          for kernel, name in ((Kernel.CONV, "conv"), (Kernel.CONV_1X1, "conv_1x1"),
+                               (Kernel.GROUPED, "grouped"))
+          for direction in Direction),
+        (convolution(channels_last=True),
+         {"peak.conv.output": WORK, "peak.conv.channels_last": WORK,
+          "bytes.conv.channels_last": MOVED}),
+        *((DeviceKernel(kernel=Kernel.BATCH_NORM, backward=backward, channels_last=last, **_BYTES),
+           {f"bytes.batch_norm.channels_{'last' if last else 'first'}."
+            f"{'backward' if backward else 'forward'}": MOVED})
+          for backward in (False, True) for last in (False, True)),
+        *((DeviceKernel(kernel=kernel, backward=True, **_BYTES), {f"bytes.{name}": MOVED})
+          for kernel, name in ((Kernel.ROW_NORM, "row_norm.backward"), (Kernel.SORT, "sort"),
+                               (Kernel.POOL, "pool.backward"), (Kernel.SOFTMAX, "softmax"))),
+    ],
+)  # fmt: skip
+def test_every_share_slows_its_part_of_its_kernels_and_nothing_else(
+    op: DeviceKernel, shares: dict[str, str]
+) -> None:
+    shares = {"architecture.ga100.memory": MOVED, "architecture.ga100.tensor": WORK, **shares}
+    parts = {WORK: op.work_flop / 312e12, MOVED: op.moved_bytes / 2.039e12}
+    for name in module_constants().values:
+        if _Plain()[name]:
+            slow = {part: s * (2 if shares.get(name) == part else 1) for part, s in parts.items()}
+            expected = math.hypot(*slow.values())
+            assert seconds(op, _Plain({name: 0.5})) == pytest.approx(expected, rel=1e-3), name
 
 
 def test_what_lies_in_the_cache_is_not_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -25,29 +26,15 @@ MEASURED = Measurements(
     date="2026-11-21",
     matmul=tuple(
         MatmulPoint(
-            dtype="bfloat16",
-            batch=1,
-            m=m,
-            n=n,
-            k=k,
+            dtype="bfloat16", batch=1, m=m, n=n, k=k,
             time_s=max(2 * m * n * k / 100e12, 2 * (m * k + k * n + m * n) / 1e12) / 0.5,
         )
-        for m in SIZES
-        for n in SIZES
-        for k in SIZES
+        for m, n, k in itertools.product(SIZES, repeat=3)
     ),
     attention=tuple(
         AttentionPoint(
-            dtype="bfloat16",
-            phase="forward",
-            batch=1,
-            heads=16,
-            kv_heads=16,
-            q_len=s,
-            kv_len=s,
-            head_dim=128,
-            causal=True,
-            time_s=2 * 16 * s * s * 128 / 100e12 / 0.4,
+            dtype="bfloat16", phase="forward", batch=1, heads=16, kv_heads=16, q_len=s, kv_len=s,
+            head_dim=128, causal=True, time_s=2 * 16 * s * s * 128 / 100e12 / 0.4,
         )
         for s in (1024, 2048, 4096)
     ),
@@ -56,7 +43,7 @@ MEASURED = Measurements(
         for op in ("elementwise", "reduction", "copy")
         for size in (10**6, 10**7, 10**8)
     ),
-)
+)  # fmt: skip
 
 
 def attention(seq: int, *, phase: Phase = Phase.FORWARD, causal: bool = True) -> Op:
@@ -65,17 +52,12 @@ def attention(seq: int, *, phase: Phase = Phase.FORWARD, causal: bool = True) ->
     moved = 4 * 16 * seq * 128 * 2
     return Op(
         name="flash_attention_backward" if phase is Phase.BACKWARD else "flash_attention",
-        kind=OpKind.ATTENTION,
-        phase=phase,
-        module="attn",
-        dtype="bfloat16",
-        work_flop=flop,
-        read_bytes=moved * 3 // 4,
-        written_bytes=moved // 4,
+        kind=OpKind.ATTENTION, phase=phase, module="attn", dtype="bfloat16",
+        work_flop=flop, read_bytes=moved * 3 // 4, written_bytes=moved // 4,
         attention=AttentionShape(
             batch=1, heads=16, kv_heads=16, q_len=seq, kv_len=seq, head_dim=128, causal=causal
         ),
-    )
+    )  # fmt: skip
 
 
 def test_a_measured_matmul_costs_what_was_measured():
@@ -124,6 +106,31 @@ def test_attention_forward_is_measured_and_backward_derived():
     assert (backward.high - backward.low) / backward.time_s > (
         forward.high - forward.low
     ) / forward.time_s
+
+
+BACK, HALF, OTHER = "backward", "bfloat16", "float16"
+
+
+@pytest.mark.parametrize(
+    ("measured", "share"),
+    [
+        ({(BACK, HALF, True): 0.2, (BACK, HALF, False): 0.3}, 0.2),
+        ({(BACK, HALF, False): 0.3, (BACK, OTHER, True): 0.4}, 0.3),
+        ({(BACK, OTHER, False): 0.3, ("forward", HALF, True): 0.4}, 0.3),
+    ],
+)
+def test_attention_is_read_off_the_nearest_points_by_pass_type_and_mask(measured, share):
+    def points(phase, dtype, causal, part):
+        flops = (2.5 if phase == BACK else 1) * (1 if causal else 2) * 0.4 / part
+        for each in MEASURED.attention:
+            time_s = each.time_s * flops
+            yield replace(each, phase=phase, dtype=dtype, causal=causal, time_s=time_s)
+
+    every = tuple(each for key, part in measured.items() for each in points(*key, part))
+    gpu = device(measurements=replace(MEASURED, attention=every), launch_s=0.0)
+    cost = price_op(attention(2048, phase=Phase.BACKWARD), gpu)
+    assert cost.time_s == pytest.approx(2.5 * 2 * 16 * 2048**2 * 128 / 100e12 / share)
+    assert cost.method == ("measured" if share == 0.2 else "assumed")
 
 
 def test_nothing_measured_is_assumed_and_wide():

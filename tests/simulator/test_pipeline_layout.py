@@ -19,7 +19,7 @@ from simulator.values.pipeline_layout import (
     pipeline_layout_text,
     stages_of_layout,
 )
-from tests.simulator.described_runs import LLAMA_RUN
+from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_RUN, changed
 
 WHERE = "--pipeline-layout"
 
@@ -40,6 +40,16 @@ def test_nvidias_layout_of_deepseek_v3() -> None:
     assert [stage.predicting for stage in stages] == [*[0] * 30, 1, 0]
     # Stage 30 of 32 is the last of its rank on 2 ranks or more.
     assert layout_ranks("Et*3|(tt|)*29,m|L") == (2, 4, 8, 16, 32)
+
+
+@pytest.mark.parametrize("pp", [4, 16])
+def test_stages_of_a_rank_together_hold_what_they_hold_apart(pp: int) -> None:
+    run = changed(LLAMA_RUN, model=DEEPSEEK_V3, pp=pp, pipeline_layout="Et*3|(tt|)*29,m|L")
+    apart = stage_split(changed(run, pp=32))
+    for rank, share in enumerate(stage_split(run)):
+        for name in ("dense_layers", "expert_layers", "predicting_layers", "has_embedding"):
+            assert getattr(share, name) == sum(getattr(part, name) for part in apart[rank::pp])
+        assert share.has_head == (rank == pp - 1)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from shardwright.runs.network_text import network_of
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import Features, features
+from simulator.training_run.step.idle_share import pass_seconds
 from simulator.training_run.work.stage_layers import stage_layers
 from tests.simulator.described_runs import (
     DEEPSEEK_V3,
@@ -318,6 +319,14 @@ def test_zero_bubble_schedules_idle_as_their_timeline_does() -> None:
     # Forward, input and weight pass are alike but for the scores and passes over memory.
     assert 7 / 3 < share["zb-1p"] <= share["zb-h1"] < 7 * 0.6
     assert share["zb-2p"] < 0.06 * 32
+
+
+def test_seconds_of_a_pass_by_hand() -> None:
+    row = {"score_forward": 16.0, "recomputed_matmul": 0.5, "recomputed_routed": 0.25}
+    for k, name in enumerate(("matmul", "grouped", "attention", "pass")):
+        row |= {f"{name}_forward": 2.0**k, f"{name}_backward": 100.0 * 2**k}
+    # Scores' backward takes half as long again; a half of 1 and a quarter of 30 run once more.
+    assert pass_seconds(row) == (31.0, 1500.0 + 24.0 + 0.5 + 7.5)
 
 
 def test_interleaving_idles_by_its_chunks() -> None:

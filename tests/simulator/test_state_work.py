@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -15,6 +15,7 @@ from simulator.training_run.step.features import features
 from simulator.training_run.work.layer_work import LayerWork, layer_work
 from simulator.training_run.work.matmul import cast_bytes, gradient_sizes
 from simulator.training_run.work.stage_layers import stage_layers
+from simulator.training_run.work.stage_share import stage_split
 from simulator.training_run.work.state_work import StateWork, state_work
 from simulator.training_run.work.work_seconds import work_seconds
 from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, LLAMA_RUN, changed, figures
@@ -64,8 +65,14 @@ def test_the_products_of_mamba_2() -> None:
     state = StateSpace(heads=2, head_size=3, state_size=5, chunk=4)
     model = replace(LLAMA_8B, num_layers=4, state=state, state_layers=4)
     work = state_work(model, tokens=8, seq_len=8, tp=1, dtype="bfloat16", width=2.0)
-    flop = sum(2 * x.m * x.n * x.k * x.count for x in work.products)
-    assert flop == 2 * (2 * 80 + 2 * 2 * (48 + 60 + 60))
+    found = sorted((x.m, x.n, x.k, x.count) for x in work.products)
+    assert found == [(4, 3, 4, 4), (4, 3, 5, 4), (4, 4, 5, 2), (5, 3, 4, 4)]
+    # A delta rule multiplies keys with keys as well, and corrects its values.
+    delta = replace(model, state=replace(state, rule="delta"))
+    again = state_work(delta, tokens=8, seq_len=8, tp=2, dtype="bfloat16", width=2.0).products
+    assert sorted((x.m, x.n, x.k, x.count) for x in again) == [
+        *[(4, 3, 4, 2)] * 2, *[(4, 3, 5, 2)] * 2, *[(4, 4, 5, 2)] * 2, (4, 5, 4, 2), (5, 3, 4, 2)
+    ]  # fmt: skip
     # Made again for the backward: C B^T and the states; the outputs' gradient times X once more.
     again = sum(2 * x.m * x.n * x.k * x.count for x in work.again)
     assert again == 2 * (2 * 80 + 2 * 2 * (60 + 48))
@@ -88,6 +95,10 @@ def test_a_scan_runs_on_vector_units_alone() -> None:
     work = layer_work(run, CORE, experts=False)
     assert work.state.products == ()
     assert work.state.scan_flop == pytest.approx(28 / 32 * 9 * run.tokens * 8192 * 16)
+    # In, to steps (rank 256) and two states, steps to channels, out; a rank has half the channels.
+    split = layer_work(changed(run, tp=2), CORE, experts=False).matmuls[:4]
+    shapes = [(16384 // 2, 4096), (256 + 2 * 16, 4096), (4096, 256), (4096, 4096)]
+    assert [(x.m, x.n, x.k) for x in split] == [(run.tokens, *shape) for shape in shapes]
 
 
 def test_the_bytes_of_mamba_1_by_hand() -> None:
@@ -111,6 +122,13 @@ def test_states_are_no_faster_on_blackwell_than_on_hopper() -> None:
     alone = LayerWork(matmuls=(), state=replace(work.state, pass_bytes=0.0))
     hopper, blackwell = work_seconds([("h100-sxm-80gb", alone), ("b200-sxm", alone)])
     assert blackwell == hopper
+    states = {"state_forward_s", "state_backward_s"}
+    assert {f.name for f in fields(hopper) if getattr(hopper, f.name)} == states
+    once = replace(alone, state=replace(alone.state, again=()))
+    again = replace(alone, state=StateWork(products=work.state.again))
+    (less, made) = work_seconds([("h100-sxm-80gb", each) for each in (once, again)])
+    more = hopper.state_backward_s - less.state_backward_s
+    assert more == pytest.approx(made.state_forward_s)
     states_s = 3 * 4 * 8192 / 256 * 128 * 64 * 128 / 3.35e12
     assert hopper.state_forward_s + states_s == pytest.approx(0.65e-3, rel=1 / 3)
     # 8 products per head and 3 per group, against 3 and 1.
@@ -142,6 +160,10 @@ def test_experts_in_a_latent_width() -> None:
         (tokens, 2688, 1024, 64),
         (tokens, 1024, 2688, 64),
     ]
+    for tp in (1, 4):
+        split = layer_work(changed(run, tp=tp), CORE, experts=True)
+        shapes = {(x.m, x.n, x.k) for x in split.matmuls}
+        assert {(run.tokens / tp, 1024, 4096), (run.tokens / tp, 4096, 1024)} <= shapes
     wide = replace(SUPER, expert_input=0)
     sent = features([run, replace(run, model=wide)]).expert_inner
     assert 2.0 < sent[1] / sent[0] < 4.5  # four times the bytes; small messages are slower
@@ -207,6 +229,22 @@ def test_frozen_experts_have_no_gradient_of_their_weights() -> None:
     assert frozen_s == pytest.approx(every[2].grouped_forward_s, rel=1e-12)
     assert trained_s == pytest.approx(every[3].grouped_forward_s, rel=1e-12)
     assert frozen_s < trained_s
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7])
+@pytest.mark.parametrize(("ahead", "block"), [(1, 1), (2, 1), (1, 2), (2, 3)])
+def test_units_of_predicted_tokens_against_a_list_of_them(
+    count: int, ahead: int, block: int
+) -> None:
+    """As Megatron-Bridge writes a layout: decoders, per further token its layers and its logits,
+    and the loss, in equal parts of which the last may be smaller."""
+    model = replace(DEEPSEEK_V3, predicted_ahead=ahead, predicting_layers=block)
+    units = "t" * 61 + ("m" * block + "o") * ahead + "L"
+    each = -(-len(units) // count)
+    parts = [units[k * each : (k + 1) * each] for k in range(count)]
+    stages = stage_split(changed(RUN, model=model, schedule="1f1b", pp=count))
+    assert [s.predicting_layers for s in stages] == [part.count("m") for part in parts]
+    assert [s.num_layers for s in stages] == [part.count("t") + part.count("m") for part in parts]
 
 
 def test_predicted_tokens_take_a_layer_and_logits_on_the_last_stage() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,28 @@ def test_two_points_by_hand():
     assert found.method == "interpolated"
 
 
+def test_many_points_in_three_axes_against_a_sum_over_the_nearest():
+    """A quadratic trend by least squares, and what it misses at the eight nearest points."""
+    rng = np.random.default_rng(5)
+    shapes, u = np.exp(rng.uniform(0, 8, (40, 3))), rng.uniform(0.1, 0.9, 40)
+
+    def terms(x):
+        return [1, *x, *(x[i] * x[j] for i in range(3) for j in range(i, 3))]
+
+    matrix = np.asarray([terms(x) for x in np.log(shapes)])
+    trend = np.linalg.lstsq(matrix, np.log(u), rcond=None)[0]
+    missed = np.log(u) - matrix @ trend
+    table = UtilisationMap([tuple(x) for x in shapes], list(u))
+    for asked in np.exp(rng.uniform(1, 7, (10, 3))):
+        away = [math.dist(np.log(asked), x) for x in np.log(shapes)]
+        near = sorted(range(40), key=away.__getitem__)[:8]
+        miss = np.average(missed[near], weights=[away[i] ** -2 for i in near])
+        expected = min(
+            max(float(terms(np.log(asked)) @ trend + miss), math.log(min(u))), math.log(max(u))
+        )
+        assert table.at(tuple(asked)).log_value == pytest.approx(expected)
+
+
 def test_a_trend_that_is_quadratic_is_found_exactly():
     # log u = -1 + 0.1 log n - 0.01 (log n)^2 on nine points: between them nothing is missed.
     sizes = [2.0**k for k in range(4, 13)]
@@ -52,6 +75,7 @@ def test_outside_the_value_is_held_and_the_interval_widens():
     assert edge.log_value == near.log_value == far.log_value
     assert edge.log_half_width < near.log_half_width < far.log_half_width
     assert near.method == far.method == "assumed"
+    assert near.log_half_width == pytest.approx(table.error * (1 + math.log(1200 / 1024)))
 
 
 @given(st.floats(1.0, 1e6), st.floats(1.0, 1e6))

@@ -45,8 +45,6 @@ def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
         return 0.0
     stages = pp * chunks
     count = _micro_batches(run, (2 if interleaved else 3 * kind.copies) * stages)
-    if kind.even:
-        count = count // 2 * 2
     if count == 0 or kind.why_not(pp, count):
         return 0.0  # what the schedule does not exist for idles as 1f1b
     layers = [row["layers"] / chunks] * stages

@@ -1,5 +1,7 @@
 """What pipelines wait at least, against their own timelines."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -12,7 +14,10 @@ from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule, pipeline_names, schedule_kind
 from simulator.schedules.timeline import simulate
 from simulator.training_run.step.coefficients import shipped_coefficients
+from simulator.training_run.step.features import features
+from simulator.training_run.step.idle_share import idle_share, least_idle_share
 from tests.planner.layout.asked import question
+from tests.simulator.described_runs import GPT_RUN, changed
 
 
 def priced(batch, pp, **pins):
@@ -72,6 +77,34 @@ def test_no_bound_is_above_the_timeline(batch, pp, tp, cp):
     for index in range(len(layouts)):
         step = float(prices.exact_parts(layouts.run(prices.base, index)).total_s[0])
         assert bounds[index] <= step * (1 + 1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from(["zbv", "v-half", "v-min", "interleaved", "zb-h1"]),
+    pp=st.sampled_from([2, 3, 4, 8]),
+    per_rank=st.sampled_from([2, 3, 6, 20]),
+    seconds=st.lists(st.sampled_from([0.0, 0.01, 1.0, 5.0]), min_size=5, max_size=5),
+)
+def test_shares_are_at_least_their_bounds(name, pp, per_rank, seconds):
+    """Passes, logits and sends of any proportions."""
+    kind, vpp = schedule_kind(name), 2 if name == "interleaved" else 1
+    run = changed(GPT_RUN, tp=1, pp=pp, vpp=vpp, schedule=name, global_batch=pp * per_rank)
+    x = features([run], all_fit=True)
+    row = {each.name: float(getattr(x, each.name)[0]) for each in fields(x)}
+    for part, s in zip(("matmul_forward", "matmul_backward", "attention_forward", "cut_outer",
+                        "head_matmul"), seconds, strict=True):  # fmt: skip
+        row[part] = s
+    found = idle_share(run, row)
+    least = least_idle_share(
+        {name: np.asarray([x]) for name, x in row.items()},
+        closed=np.asarray([kind.closed_form]),
+        interleaved=np.asarray([vpp > 1]),
+        in_v=np.asarray([kind.is_v]),
+    )
+    assert least[0] <= found * (1 + 1e-9) + 1e-9
+    if seconds[3] == 0.0 and name in ("zbv", "interleaved", "zb-h1"):
+        assert found <= (pp - 1) * (1 + 1e-9)  # no longer than 1F1B of stages like the busiest
 
 
 def test_few_micro_batches_idle_and_the_bound_knows():

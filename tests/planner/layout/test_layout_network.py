@@ -6,10 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from planner.layout.layout_question import base_run
-from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_names
+from planner.layout.layout_question import LayoutSolver, base_run
+from planner.layout.layout_relax import sensitivities
+from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_names, scaled
+from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.runs.network_text import network_of
 from simulator.training_run.framework.framework import load_framework
+from simulator.training_run.step.coefficients import shipped_coefficients
+from tests.planner.layout.asked import question
 from tests.simulator.described_runs import LLAMA_8B
 
 OUTER = [name for name in link_names() if get_link(name).kind]
@@ -34,3 +38,33 @@ def test_plan_and_predict_see_one_network(name: str) -> None:
     assert replace(run.node_network, source="", assumed=False) == replace(
         read, source="", assumed=False
     )
+
+
+def two_sites(*, network: float = 1.0, line: float = 1.0) -> Cluster:
+    """Two nodes in each of two sites, whose line has a fiftieth of the network's rate."""
+    cluster = get_cluster("4x8xh100-sxm")
+    inner, outer = cluster.levels
+    rate = outer.link.bandwidth_bytes_per_s
+    fast, far = (
+        replace(outer.link, bandwidth_bytes_per_s=scaled(rate, by)) for by in (network, line / 50)
+    )
+    between = replace(outer, domain_size=16, link=fast)
+    levels = (inner, between, replace(outer, name="line", domain_size=32, link=far))
+    return replace(cluster, name="two sites", levels=levels)
+
+
+def test_each_change_is_the_best_of_a_question_that_is_changed_so() -> None:
+    solver = LayoutSolver(coefficients=shipped_coefficients(), clock=lambda: 0.0)
+    asked = question(on="4x8xh100-sxm", batch=64, cp=(1,), micro_batch=(1,), zero=(1,))
+    asked = replace(asked, cluster=two_sites())
+    best = solver.best(asked)
+    assert best is not None
+    found = {s.change: s.step_time_s for s in sensitivities(asked, best.run, solver)}
+    for change, changed in {
+        "a network of twice the rate between nodes": replace(asked, cluster=two_sites(network=2)),
+        "twice the rate of line": replace(asked, cluster=two_sites(line=2)),
+        "twice the batch": replace(asked, global_batch=128),
+    }.items():
+        expected = solver.best(changed)
+        assert expected is not None
+        assert found[change] == pytest.approx(expected.step_time_s) != best.step_time_s

@@ -1,5 +1,6 @@
 """The search over layouts against pricing every one of them by itself."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import pytest
 
 from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
-from planner.layout.layout_question import context_of
+from planner.layout.layout_question import context_of, solve_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import legal_layouts
 from profiles.document import encode
@@ -16,6 +17,7 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import framework_names, load_framework, memory_of
+from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.work.stage_layers import stage_layers
 from tests.planner.layout.asked import question, seconds_of, solved
 
@@ -103,6 +105,7 @@ def test_the_optimum_of_enumeration(asked):
     assert answer.gap == 0.0
     assert answer.chosen.prediction.step_time_s.value == pytest.approx(best, rel=1e-9)
     assert answer.bound == answer.chosen.prediction.step_time_s.value
+    assert answer.chosen.required_memory_bytes == footprint(answer.chosen.run).needed_bytes
     assert answer.considered == answer.too_big + answer.pruned + answer.refined
 
 
@@ -130,6 +133,19 @@ def test_parts_add_up_and_runners_up_are_slower_and_of_other_families():
         seconds = sum(choice.prediction.seconds.values())
         assert seconds == pytest.approx(choice.prediction.step_time_s.value, rel=1e-6)
     assert all("slower" in choice.why_not_first for choice in answer.alternatives)
+
+
+def test_runners_up_of_one_mesh_differ_in_schedule():
+    answer = solved(question(schedule=("zb-h1", "1f1b"), tp=(2,), cp=(1,), pp=(2,), dp=(4,)))
+    assert {c.run.schedule for c in (answer.chosen, *answer.alternatives)} == {"zb-h1", "1f1b"}
+
+
+@pytest.mark.parametrize(("pins", "found"), [({"pp": (9, 10)}, {9, 10}), ({}, {9})])
+def test_of_numbers_of_stages_that_hold_the_same_the_least_is_taken_if_they_are_free(pins, found):
+    # 32 layers on 9 or 10 ranks: 4 on the fullest, 3 on the last.
+    asked = question(on="12x8xh100-sxm", batch=64, tp=(1,), cp=(1,), **pins)
+    layouts = legal_layouts(asked.space, context_of(asked)[1])
+    assert set(layouts.pp.tolist()) & {9, 10} == found
 
 
 def test_equal_inputs_give_equal_answers():
@@ -249,6 +265,20 @@ def test_a_limit_of_zero_is_an_error_and_an_interrupt_keeps_the_best():
     # The first layout is not the best; what is proved is below that too.
     assert answer.chosen.prediction.step_time_s.value > best.chosen.prediction.step_time_s.value
     assert answer.bound <= best.chosen.prediction.step_time_s.value
+
+
+@pytest.mark.parametrize(("nodes", "seconds"), [(2, 1.0), (2, 3.0), (2, 20.0), (5, 1.0), (5, 4.0)])
+def test_what_is_proved_at_any_time_is_below_the_best(nodes, seconds):
+    """Of 40 devices the best leaves eight idle: such layouts are searched last."""
+    asked = question(schedule=("zb-h1", "1f1b"), on=f"{nodes}x8xh100-sxm", batch=16)
+    ticks, coefficients = itertools.count(), shipped_coefficients()
+    best = solve_layouts(asked, coefficients, clock=lambda: 0.0)
+    early = solve_layouts(
+        asked, coefficients, clock=lambda: float(next(ticks)), time_limit_s=seconds
+    )
+    assert not early.complete
+    assert 0.5 * best.values[0] < early.bound_s < best.values[0] == best.bound_s
+    assert all(value >= best.values[0] for value in early.values)
 
 
 def test_every_framework_has_rules_that_its_memory_files_cover():

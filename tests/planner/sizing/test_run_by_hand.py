@@ -1,0 +1,118 @@
+"""A sized run by hand: its totals, limits, neighbors and gains from its step time alone."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from planner.layout.layout_question import LayoutSolver
+from planner.sizing.run_outlook import outlook_of
+from planner.sizing.size_run import answer_of, at_nodes, gains_of, runs_beside
+from planner.sizing.size_run import search_here as search_with
+from profiles.hardware.catalogue.catalog import get_device
+from profiles.hardware.prices.storage_price import StoragePrice
+from simulator.energy import carbon, run_energy
+from simulator.goodput.reliability_inputs import DEFAULT
+from simulator.mfu import model_flop_per_token
+from simulator.money import RunStorage
+from simulator.training_run.step.coefficients import shipped_coefficients
+from tests.planner.sizing.sized_questions import PUE, size_question, sized
+
+# A run in which nothing fails, is saved, waits or varies.
+NEVER = dict.fromkeys(("device_hours_per_failure", "maintenance_device_hours"), 1e15)
+NOTHING = dict.fromkeys(("slow_devices", "evaluation_share", "checkpoint_blocking_share"), 0.0)
+SURE = replace(DEFAULT.sure(), spare_nodes=1, **NEVER, **NOTHING)
+QUESTION = replace(size_question(), reliability=SURE)
+SOLVER = LayoutSolver(coefficients=shipped_coefficients(), clock=lambda: 0.0)
+SEARCH = search_with(SOLVER)
+USD = replace(PUE, value=1.0, low=1.0, high=1.0)
+STORAGE = RunStorage(
+    price=StoragePrice(usd_per_gib_month=USD, egress_usd_per_gib=USD, words=""),
+    dataset_bytes=100 * 2.0**30, checkpoint_bytes=10 * 2.0**30, checkpoints=3.0,
+    sent_bytes=40 * 2.0**30,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run():
+    """The cheapest on one to six nodes: one, at $3 per device-hour and as much for the spare."""
+    return sized(QUESTION).best
+
+
+def outlook(run, runs=400, **changes):
+    asked = replace(QUESTION, **changes)
+    return outlook_of(asked, run, shipped_coefficients(), seed=0, runs=runs)
+
+
+def mfu_of(run):
+    """64 sequences of 1,024 tokens over the 16-bit peak of eight devices."""
+    peak = 8 * get_device("h100-sxm").peak("bfloat16").value * run.layout.step_time_s
+    return 64 * 1024 * model_flop_per_token(QUESTION.model, 1024) / peak
+
+
+def test_totals_by_hand(run):
+    steps = math.ceil(1e11 / (64 * 1024))
+    assert run.hours == pytest.approx(steps * run.layout.step_time_s / 3600, rel=0.02)
+    assert (run.nodes, run.steps, run.tokens) == (1, steps, 1e11)
+    assert run.value == run.usd == pytest.approx(run.hours * 2 * 8 * 3.0)
+    # 130 GiB at $1 a month of 730 hours, and 40 GiB at $1.
+    stored = sized(replace(QUESTION, storage=STORAGE)).best
+    assert stored.usd == pytest.approx(run.usd + run.hours * 130 / 730 + 40)
+    done = answer_of(QUESTION, SEARCH(QUESTION), search=SEARCH, solver=SOLVER, runs=50)
+    assert (done.minimised, done.status, done.gap) == ("cost", "optimal", 0.0)
+    assert done.bound == done.best.run.value == run.value
+    assert done.flop == 1e11 * QUESTION.flop_per_token
+
+
+def test_an_outlook_by_hand(run):
+    found = outlook(run, storage=STORAGE, deadline_s=86400.0, budget_usd=1000.0)
+    twice = outlook(run, stretch=2.0)
+    for end in ("value", "low", "high"):
+        hours = 24 * getattr(found.days, end)
+        for interval, expected in (
+            (twice.days, hours / 12), (found.device_hours, 8 * hours),
+            (found.rent_usd, 3.0 * 8 * hours), (found.spare_usd, 3.0 * 8 * hours),
+            (found.storage_usd, hours * 130 / 730), (found.egress_usd, 40.0),
+            (found.productive_time, 1.0), (found.lost_usd, 0.0), (found.interruptions, 0.0),
+        ):  # fmt: skip
+            assert getattr(interval, end) == pytest.approx(expected)
+    hours = 24 * found.days.value
+    assert found.usd.value == pytest.approx(2 * 3.0 * 8 * hours + hours * 130 / 730 + 40)
+    assert found.spare_nodes == 1
+    assert replace(found, rent_usd=None).lost_usd is None
+    assert found.probability_of_deadline == pytest.approx(0.8, abs=0.15)
+    assert found.probability_of_budget == pytest.approx(0.6, abs=0.15)
+    power = run_energy(run.choice.device, 8, hours, mfu_of(run), PUE)
+    assert found.kwh.value == pytest.approx(power.value)
+    assert power.low / power.value > found.kwh.low / found.kwh.value
+    assert found.tco2e.value == pytest.approx(carbon(found.kwh, "USA").value / 1e3)
+
+
+def test_lost_time_is_rented_too(run):
+    often = replace(SURE, device_hours_per_failure=20.0, manual_share=0.0, repair_s=1.0)
+    found = outlook(run, reliability=often)
+    kept, rent, lost = found.productive_time, found.rent_usd.value, found.lost_usd
+    assert 0.5 < kept.low < kept.high < 0.99
+    expected = [rent * (1 - share) for share in (kept.value, kept.high, kept.low)]
+    assert [lost.value, lost.low, lost.high] == pytest.approx(expected)
+    # A failure every 2.5 hours; causes of lost time from the largest on.
+    assert found.interruptions.value == pytest.approx(found.days.value * 24 / 2.5, rel=0.2)
+    assert found.lost == tuple(sorted(found.lost, key=lambda part: -part[1]))
+
+
+def test_other_numbers_of_nodes_and_gains(run):
+    two, four = (at_nodes(QUESTION, run, nodes, SOLVER) for nodes in (2, 4))
+    steps = four.layout.step_time_s / run.layout.step_time_s
+    assert (four.nodes, four.hours) == (4, pytest.approx(run.hours * steps, rel=1e-3))
+    assert four.usd == pytest.approx(four.hours * (4 + 1) * 8 * 3.0)
+    best = replace(four, choice=replace(four.choice, fewest=1, most=6))
+    # A quarter, a half, three quarters (which 64 sequences do not fill), one and a half as many.
+    assert [each.nodes for each in runs_beside(QUESTION, [best], SOLVER)] == [4, 1, 2, 2, 4]
+    gains = {gain.change: gain for gain in gains_of(QUESTION, run, SOLVER)}
+    assert not any("between nodes" in words or "speed" in words for words in gains)
+    more = gains["one more node"]
+    expected = ((two.hours - run.hours) / 24, two.usd - run.usd)
+    assert (more.days, more.usd) == pytest.approx(expected)
+    (point,) = (gain for words, gain in gains.items() if words.startswith("one point more of MFU"))
+    less = mfu_of(run) / (mfu_of(run) + 0.01) - 1
+    assert (point.days, point.usd) == pytest.approx((run.hours / 24 * less, run.usd * less))
