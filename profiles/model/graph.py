@@ -56,7 +56,7 @@ class ConvShape:
     def kind(self, patch: int) -> str:
         """The kind of kernel; `patch` is the product's k. Convolutions in one and three dimensions
         are of the same kinds as images (to oneDNN a line is an image of height one); this was more
-        accurate on a CPU of two cores (simulator/traced/point_maps.conv_axes) and not measured on
+        accurate on a CPU of two cores (simulator/traced/utilisation.conv_axes) and not measured on
         other devices."""
         layout = CHANNELS_LAST if self.channels_last else ""
         if self.groups > 1:
