@@ -2,14 +2,11 @@
 
 The enumeration alone decides which values are legal (planner/space.py). A conflict is a smallest
 set of pins that allows nothing, so every one of them takes part in the broken rule
-(planner/broken_pins.py). A proposed value is one that the enumeration finds when some pins of the
+(`broken_rule`). A proposed value is one that the enumeration finds when some pins of the
 conflict are free.
 
-The rule of the space that a smallest conflict of pins breaks, in words.
-
-Pins are in a smallest conflict only if the rules that they have a part in leave nothing, so the
-axes of a conflict decide which rules are possible; the predicates are those of the enumeration
-(planner/space.py).
+`broken_rule` names that rule in words. The axes of a conflict decide which rules are possible; the
+predicates are those of the enumeration.
 """
 
 from __future__ import annotations

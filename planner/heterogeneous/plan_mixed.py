@@ -1,11 +1,10 @@
 """`plan_mixed`: the best plan on devices of several types, with equal or unequal replicas.
 
-Parts and views of a cluster of several device types, for searches with equal replicas.
-
-The search prices a pipeline rank by the first of its devices, so it runs only where all devices of
-a rank are of one type: on the devices of one type, or on all of them with stages that keep to one
-type. For equal shares over unlike devices there is a third view: all devices as slow, and with as
-little memory, as the least of them.
+Searches with equal replicas see parts and views of the cluster. The search prices a pipeline rank
+by the first of its devices, so it runs only where all devices of a rank are of one type: on the
+devices of one type, or on all of them with stages that keep to one type. For equal shares over
+unlike devices there is a third view: all devices as slow, and with as little memory, as the least
+of them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 With n nodes of d devices and steps of T seconds, a run of K steps takes
 
-    hours     h = K T x(n) / 3600          x(n): wall-clock over steady steps (run_goal.py)
+    hours     h = K T x(n) / 3600          x(n): wall-clock over steady steps (RunStretch)
     dollars   h ((n + b) d p + s) + e      p: of a device-hour; b: spare nodes; s, e: storage an
                                            hour, egress
     energy    n d h w(mfu)                 w: watts of a device and its share of the site
@@ -12,8 +12,8 @@ with the median of x, and beside a limit the x for which it must hold. All rise 
 is a bound of the value (`LayoutGoal`). A layout pays for whole nodes, and for no more than it
 fills, so that one search over the layouts of the most nodes is a search over every number of nodes.
 
-Wall time of a long run divided by its steady step time, by number of nodes, in closed form: for
-ranking only.
+`RunStretch` is x(n): the wall time of a long run divided by its steady step time, by number of
+nodes, in closed form, for ranking only.
 
 Each simulated cluster gives the value of goodput/reliability.py, times a step within its 90 %
 interval. The result is the median over clusters, and the quantile of the accepted probability for a

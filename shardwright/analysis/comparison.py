@@ -1,6 +1,6 @@
-"""Comparison of a plan's prediction with a run.
+"""Comparison of a plan's prediction with a run, and with the machine's drift.
 
-Drift: change of the machine's speed between its profile and a run.
+Drift is the change of the machine's speed between its profile and a run.
 
 A shared machine changes its speed within minutes, which no prediction from its profile can include.
 Reference kernels timed in both reveal the change. They explain an error, but do not correct it.

@@ -12,7 +12,7 @@ On 600 of 17,871 published H100 matmuls, from 400 others (github.com/ai-dynamo/a
 gemm_perf, m >= 256, read 2026-11-21): median error 5.7 %, 90 % quantile 16 %; without the trend
 6.2 % and 23 %.
 
-The speed of light of an op on a device: what its peak rate and its memory bandwidth allow.
+The speed of light of an op is what the device's peak rate and memory bandwidth allow.
 
 Roofline: Williams, Waterman and Patterson, CACM 52(4), 2009. A matmul of b products [m, k] x [k, n]
 works 2 b m n k flop and moves b (m k + k n + m n) elements; attention works 4 b h s_q s_kv d flop

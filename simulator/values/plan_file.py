@@ -1,9 +1,8 @@
 """The plan file: the answer of `plan`, and the input of `predict`, `run` and `compare`.
 
-Detection of plan files edited by hand.
-
-A plan file contains a decision and its prediction. After an edit the prediction no longer belongs
-to the plan. So the provenance of the file repeats the decision, and readers raise if they differ.
+Files that were edited by hand are detected. A plan file contains a decision and its prediction.
+After an edit the prediction no longer belongs to the plan. So the provenance of the file repeats
+the decision, and readers raise if they differ.
 """
 
 from __future__ import annotations
