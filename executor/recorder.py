@@ -6,10 +6,9 @@ gradient of the module's input is complete. The remaining time of an action is t
 torch's pipeline runtime. With a split backward, I is timed like a whole backward; in W, each
 product counts for the block that ran it forward.
 
-Clocks of a recorder: host time on a CPU, device events on an accelerator.
-
-An accelerator runs asynchronously, so host time around a launch is meaningless. Events are recorded
-in the stream of the device, and read at the end of a step, so that no action waits for the device.
+`Clock` reads host time on a CPU and device events on an accelerator, which runs asynchronously, so
+that host time around a launch is meaningless. Events are recorded in the stream of the device and
+read at the end of a step, so that no action waits for the device.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ from simulator.schedules.in_flight import in_flight as held_by_ranks
 Shape = tuple[tuple[int, ...], ...]
 
 
-def sides(cell: Cell, rank: int) -> int:
-    """Number of cuts at a rank's stages: two each, one at either end of the chain."""
-    return 2 * cell.degrees.vpp - (rank == 0) - (rank == cell.degrees.pp - 1)
+def _least_cuts(cell: Cell) -> int:
+    """Cuts at the stages of a rank with an end of the chain: two each, none at the end."""
+    return 2 * cell.degrees.vpp - 1 - (cell.degrees.pp == 1)
 
 
 class Places:
@@ -102,7 +102,7 @@ class CellMemory:
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
         key = ("lacks", degrees.tp, cell.micro_batch, *sharing, degrees.pp)
         alone, over_cut = self._known.once(key, lambda: self._lacks(cell))
-        return alone + sides(cell, 0) * over_cut
+        return alone + _least_cuts(cell) * over_cut
 
     def _lacks(self, cell: Cell) -> tuple[float, float]:
         """Missing bytes at the fuller moment of `missing_bytes` without messages; for each cut."""

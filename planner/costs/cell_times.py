@@ -17,7 +17,8 @@ from simulator.memory.held import Held
 from simulator.memory.sharded_units import most_of_kinds, unit_buffers
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.in_step import message_in_step
-from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead, slowest_rank
+from simulator.traced.slowest_rank import slowest_rank
+from simulator.traced.stage_cost import copy_seconds, gather_seconds, missing_overhead
 from simulator.traced.step_tail import Tail, Tie, price_tail, price_tie
 
 
@@ -97,7 +98,7 @@ class CellTimes:
         )
 
     def slowest(self, cell: Cell, rank: int) -> float:
-        """By which a rank's blocks take longer where it is the slowest (stage_cost.py)."""
+        """By which a rank's blocks take longer where it is the slowest (slowest_rank.py)."""
         work_s = 0.0
         if cell.degrees.pp == 1:
             blocks = self.chain(cell, rank).blocks

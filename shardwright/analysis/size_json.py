@@ -13,7 +13,7 @@ from shardwright.analysis.answer_json import choice_json, interval_json
 from shardwright.analysis.size_better import probability_better
 from shardwright.requests.sizing.sized import PublishedComparison
 from simulator.log_interval import is_tie
-from simulator.scaling_law import METHOD, THRESHOLDS
+from simulator.training_compute import METHOD, THRESHOLDS
 
 SIZE_SCHEMA = "shardwright/size@1"
 # Always present, null without a value.

@@ -47,7 +47,7 @@ def step_of_answer(answer: PlanFile | LayoutFile, where: str) -> PlannedStep:
     """The prediction in an answer of `plan`; raises DocumentError, naming `where`, without one."""
     if isinstance(answer, LayoutFile):
         if answer.chosen is None:
-            raise DocumentError(f"{where} holds no layout: its status is {answer.status!r}")
+            raise DocumentError(f"{where} has no layout: nothing fits ({answer.status})")
         run, made = answer.chosen.run, answer.chosen.prediction
         return PlannedStep(
             title=f"{answer.model} on {answer.cluster}, {layout_title(run)}",

@@ -67,7 +67,7 @@ def predict(
     The step time is that of the slowest rank: its actions in the timeline and its tail (gradient
     exchange, optimizer). If replicas differ, the exchange waits for the last of those with the same
     blocks (priced_replica.py). The components are that rank's time and add up to the step: work,
-    the excess over the mean of ranks with the same work (stage_cost.py), communication inside
+    the excess over the mean of ranks with the same work (slowest_rank.py), communication inside
     blocks, idle time in the pipeline (bubble: what remains if sends take no time; pipeline
     communication: the rest), and the tail. The ends of the interval are the step with every stage,
     message and tail at its own end; kernel_errors.py combines the errors of a stage's kernels.

@@ -1,32 +1,9 @@
-"""Cost of a virtual stage per micro-batch: blocks, their messages, and the pipeline runtime.
-
-The slowest of ranks with equal work.
-
-The cores of a machine are not equally fast at every moment, and a step waits for its slowest rank:
-at the exchange of gradients, at every pipeline cut, and at every sum of tensor parallelism.
-
-In a pipeline, and without measured steps, a profile gives the slowest device's time relative to the
-mean of all devices (`Measurements.slowest`), for any work.
-
-In steps without a pipeline (`StepOverhead`): waiting for cores, common to all ranks, is
-proportional to the work; the slowest rank's excess over the mean is proportional to the root of the
-work, like sums of many small independent delays; and synchronization takes a constant time per
-step. Measured on two cores of an EPYC (2026-11-23, 15 runs of a small Llama of 24 steps each): 1.0
-% of the work for all ranks; the slower one 0.8, 1.7, 2.1, 2.0 and 2.2 ms over the mean in steps of
-58, 118, 162, 295 and 567 ms, an exponent of 0.42; synchronization 0.3 to 1.4 ms, mean 1.0, for any
-step (with 1.0 ms the median errors of 12 and 15 modules run the same day are 8 and 13 %, without it
-11 and 19 %).
-
-Fewer ranks wait less for the slowest: the largest of fewer draws from a normal distribution.
-"""
+"""Cost of a virtual stage per micro-batch: blocks, their messages, and the pipeline runtime."""
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from profiles.hardware.catalogue.device import ActionOverhead
 from profiles.hardware.catalogue.host import host_of
@@ -36,37 +13,9 @@ from simulator.traced.block_cost import BlockCost
 from simulator.traced.in_step import exposed_seconds, in_step, message_in_step
 from simulator.traced.kernel_errors import joint_share
 from simulator.traced.op_cost import moved_cost
+from simulator.traced.slowest_rank import slowest_rank
 from simulator.training_run.framework.executor_states import Software
 from simulator.values.prediction import Interval
-
-
-def slowest_rank(group: DataGroup, work_s: float) -> float:
-    """Time of the slowest of a plan's ranks over their mean, for devices like those of `group`; 1
-    for one rank, or without a measurement.
-
-    work_s  of a step without a pipeline: a rank's forwards and backwards without recomputation
-    """
-    measured, ranks = group.device.measurements, group.degrees.num_devices
-    together = group.cluster.num_devices
-    if measured is None or min(ranks, together) < 2:
-        return 1.0
-    share = min(1.0, _expected_largest(ranks) / _expected_largest(together))
-    whole = None if group.pipelined else measured.step
-    if whole is None:
-        return 1.0 + (measured.slowest - 1.0) * share
-    if whole.outside is None or work_s <= 0:
-        return 1.0 + (whole.slowest - 1.0) * share
-    apart = max(0.0, whole.slowest - 1.0 - whole.outside) * math.sqrt(whole.work_s / work_s)
-    return 1.0 + whole.outside + apart * share + whole.meeting_s / work_s
-
-
-@functools.cache
-def _expected_largest(count: int) -> float:
-    """Expected largest of `count` draws from a standard normal distribution, within 4 % (Blom,
-    Statistical Estimates and Transformed Beta-Variables, 1958: the quantile of (n - 3/8) / (n +
-    1/4))."""
-    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
-
 
 # Ends of the 90 % interval of communication inside blocks, as factors (assumed).
 _MESSAGE_ENDS = (0.7, 1.3)

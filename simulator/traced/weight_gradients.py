@@ -112,9 +112,8 @@ def _makes(op: Op, parameter: Parameter) -> bool:
     if op.written_bytes != parameter.spec.num_elements * DTYPE_BYTES[op.dtype]:
         return False
     if op.kind is OpKind.MATMUL and op.matmul is not None:
-        return op.name in DEFERRED_PRODUCTS and tuple(sorted((op.matmul.m, op.matmul.n))) == _sides(
-            parameter
-        )
+        sides = tuple(sorted((op.matmul.m, op.matmul.n)))
+        return op.name in DEFERRED_PRODUCTS and sides == _sides(parameter)
     return len(parameter.spec.shape) == 1 and op.name.endswith("sum")
 
 

@@ -12,7 +12,7 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.device import ACROSS
 from profiles.hardware.probe.probe_aten import aten_bytes, aten_call, aten_names
 from profiles.hardware.probe.probe_cases import Case, ConvCase, convolutions
-from profiles.hardware.probe.probe_job import measure_host
+from profiles.hardware.probe.probe_host import measure_host
 from profiles.hardware.probe.probe_ops import traced_op
 from profiles.hardware.probe.probe_timing import cycle
 from profiles.model.graph import ConvShape, Op, Phase

@@ -10,7 +10,7 @@ import pytest
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Measurements, StepOverhead
 from simulator.traced.predict import predict
-from simulator.traced.stage_cost import slowest_rank
+from simulator.traced.slowest_rank import slowest_rank
 from simulator.values.prediction import Prediction
 from tests.simulator.hand_made import Traced, block_points, cluster, device, plan, replicas
 

@@ -108,7 +108,7 @@ class ConvPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPoint:
-    """Host seconds of a training step in addition to measured kernels (probe_job.py).
+    """Host seconds of a training step in addition to measured kernels (probe_host.py).
 
     kind  `op`: per op, in addition to the op alone; `view`, `module`: of a view and of a module's
           call, which have no kernel; `checkpoint`: of torch's checkpointing, in addition to the

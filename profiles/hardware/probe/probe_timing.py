@@ -34,7 +34,7 @@ class Effort:
     min_sample_s  minimum of one sample, so that reading the clocks (cpu_clock.py) takes less than
                   1 % of it
     reference_s   of each reference kernel (probe_reference.py)
-    host_samples  of the host's time per op (probe_job.py)
+    host_samples  of the host's time per op (probe_host.py)
     """
 
     budget_s: float

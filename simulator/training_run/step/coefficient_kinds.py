@@ -1,9 +1,8 @@
 """`KINDS`: the kinds of fitted coefficients, with meaning, starting value and owner.
 
-The owner of each coefficient that a run takes, and the owner's family.
-
-An owner is a device with a data type, a framework or a kind of attention kernel. The fit draws
-members of a family towards the family's value, and an owner without rows takes that value.
+`owner_of` finds the owner of each coefficient that a run takes: a device with a data type, a
+framework or a kind of attention kernel. The fit draws members of a family towards the family's
+value (`family_of`), and an owner without rows takes that value.
 """
 
 from __future__ import annotations
