@@ -14,9 +14,15 @@ from simulator.values.plan import Recompute
 from simulator.values.runnable import why_not_runnable
 
 GROUND = LayoutContext(
-    rules=block_rules(), blocks=True, may_idle=False, num_devices=8, node_devices=4,
-    num_layers=6, tp_degrees=(1, 2, 4, 8), global_batch=16,
-)  # fmt: skip
+    rules=block_rules(),
+    blocks=True,
+    may_idle=False,
+    num_devices=8,
+    node_devices=4,
+    num_layers=6,
+    tp_degrees=(1, 2, 4, 8),
+    global_batch=16,
+)
 
 
 def test_cells_of_two_devices_are_counted_by_hand():
@@ -24,9 +30,15 @@ def test_cells_of_two_devices_are_counted_by_hand():
     # micro-batch 1, 2, 4 -> 3. pp2 dp1 tp1: micro-batch 1, 2, 4 under 1f1b and gpipe -> 6;
     # interleaved needs vpp 2 x pp 2 = 4 blocks -> 0. Together 11.
     context = LayoutContext(
-        rules=block_rules(), blocks=True, may_idle=False, num_devices=2, node_devices=2,
-        num_layers=3, tp_degrees=(1, 2), global_batch=4,
-    )  # fmt: skip
+        rules=block_rules(),
+        blocks=True,
+        may_idle=False,
+        num_devices=2,
+        node_devices=2,
+        num_layers=3,
+        tp_degrees=(1, 2),
+        global_batch=4,
+    )
     assert len(legal_cells(Axes(zero=(0,)), context)) == 11
 
 

@@ -118,10 +118,16 @@ def matmul(
 ) -> Op:
     size = {"bfloat16": 2, "float32": 4}[dtype]
     return Op(
-        name="mm", kind=OpKind.MATMUL, phase=phase, module=module, dtype=dtype,
-        work_flop=2 * m * n * k, read_bytes=size * (m * k + k * n), written_bytes=size * m * n,
+        name="mm",
+        kind=OpKind.MATMUL,
+        phase=phase,
+        module=module,
+        dtype=dtype,
+        work_flop=2 * m * n * k,
+        read_bytes=size * (m * k + k * n),
+        written_bytes=size * m * n,
         matmul=MatmulShape(batch=1, m=m, n=n, k=k),
-    )  # fmt: skip
+    )
 
 
 def memory_op(
@@ -133,9 +139,15 @@ def memory_op(
     dtype: str = "bfloat16",
 ) -> Op:
     return Op(
-        name=name, kind=OpKind.MEMORY, phase=phase, module=module, dtype=dtype, work_flop=0,
-        read_bytes=moved_bytes // 2, written_bytes=moved_bytes - moved_bytes // 2,
-    )  # fmt: skip
+        name=name,
+        kind=OpKind.MEMORY,
+        phase=phase,
+        module=module,
+        dtype=dtype,
+        work_flop=0,
+        read_bytes=moved_bytes // 2,
+        written_bytes=moved_bytes - moved_bytes // 2,
+    )
 
 
 def layer(

@@ -28,11 +28,22 @@ GIB = 2**30
 ULTRA_1B = replace(
     RUN,
     model=Transformer(
-        num_layers=16, hidden_size=2048, ffn_size=8192, num_heads=32, num_kv_heads=32,
-        head_size=64, vocab_size=131_072, gated=True, tied_embeddings=True,
+        num_layers=16,
+        hidden_size=2048,
+        ffn_size=8192,
+        num_heads=32,
+        num_kv_heads=32,
+        head_size=64,
+        vocab_size=131_072,
+        gated=True,
+        tied_embeddings=True,
     ),
-    device="h100-sxm-80gb", stack="nanotron", precision="bf16", seq_len=4096, global_batch=256,
-)  # fmt: skip
+    device="h100-sxm-80gb",
+    stack="nanotron",
+    precision="bf16",
+    seq_len=4096,
+    global_batch=256,
+)
 
 
 def parameters_of(run: TrainingRun) -> float:
@@ -385,9 +396,17 @@ def test_layers_that_predict_further_tokens_take_memory() -> None:
     """DeepSeek-V3, pp 16: the last stage has a layer, the one that predicts, its projection, a
     second table and the logits of both; without prediction it has 3 layers and one table."""
     run = changed(
-        RUN, model=DEEPSEEK_V3, stack="megatron-core", device="h100-sxm-80gb", pp=16, dp=64, ep=64,
-        zero_stage=1, global_batch=4096, seq_len=4096,
-    )  # fmt: skip
+        RUN,
+        model=DEEPSEEK_V3,
+        stack="megatron-core",
+        device="h100-sxm-80gb",
+        pp=16,
+        dp=64,
+        ep=64,
+        zero_stage=1,
+        global_batch=4096,
+        seq_len=4096,
+    )
     plain = replace(run, model=replace(run.model, predicted_ahead=0))
     assert [s.num_layers for s in stage_split(run)] == [4] * 15 + [2]
     assert sum(s.num_layers for s in stage_split(run)) == run.model.num_layers + 1

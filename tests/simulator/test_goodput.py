@@ -40,9 +40,13 @@ DAY = 86400.0
 H100 = "h100-sxm-80gb"
 # Failures and checkpoints alone, alike in all clusters.
 PLAIN = replace(
-    DEFAULT.sure(), device_hours_per_failure=50_700.0, maintenance_device_hours=1e12,
-    manual_share=0.0, slow_devices=0.0, evaluation_share=0.0,
-)  # fmt: skip
+    DEFAULT.sure(),
+    device_hours_per_failure=50_700.0,
+    maintenance_device_hours=1e12,
+    manual_share=0.0,
+    slow_devices=0.0,
+    evaluation_share=0.0,
+)
 
 
 def exactly(value):

@@ -120,27 +120,60 @@ _BYTES = {"dtype": "float16", "read_bytes": 10**7, "written_bytes": 10**7}
         (matmul(512, 512, 64), {"peak.matmul.output": WORK, "bytes.matmul": MOVED}),
         (matmul(512, 512, 64, backward=True), {"peak.matmul.input": WORK, "bytes.matmul": MOVED}),
         (matmul(64, 512, 512, backward=True), {"peak.matmul.weight": WORK, "bytes.matmul": MOVED}),
-        *((replace(matmul(512, 512, 64), kernel=kernel), {share: WORK, "bytes.matmul": MOVED})
-          for kernel, share in ((Kernel.BATCHED_MATMUL, "peak.matmul.batched"),
-                                (Kernel.ATTENTION, "peak.attention"))),
-        *((convolution(kernel, direction=direction),
-           {f"peak.{name}.{direction.value.split()[0]}": WORK,
-            f"bytes.{name}.channels_first": MOVED})
-          for kernel, name in ((Kernel.CONV, "conv"), (Kernel.CONV_1X1, "conv_1x1"),
-                               (Kernel.GROUPED, "grouped"))
-          for direction in Direction),
-        (convolution(channels_last=True),
-         {"peak.conv.output": WORK, "peak.conv.channels_last": WORK,
-          "bytes.conv.channels_last": MOVED}),
-        *((DeviceKernel(kernel=Kernel.BATCH_NORM, backward=backward, channels_last=last, **_BYTES),
-           {f"bytes.batch_norm.channels_{'last' if last else 'first'}."
-            f"{'backward' if backward else 'forward'}": MOVED})
-          for backward in (False, True) for last in (False, True)),
-        *((DeviceKernel(kernel=kernel, backward=True, **_BYTES), {f"bytes.{name}": MOVED})
-          for kernel, name in ((Kernel.ROW_NORM, "row_norm.backward"), (Kernel.SORT, "sort"),
-                               (Kernel.POOL, "pool.backward"), (Kernel.SOFTMAX, "softmax"))),
+        *(
+            (replace(matmul(512, 512, 64), kernel=kernel), {share: WORK, "bytes.matmul": MOVED})
+            for kernel, share in (
+                (Kernel.BATCHED_MATMUL, "peak.matmul.batched"),
+                (Kernel.ATTENTION, "peak.attention"),
+            )
+        ),
+        *(
+            (
+                convolution(kernel, direction=direction),
+                {
+                    f"peak.{name}.{direction.value.split()[0]}": WORK,
+                    f"bytes.{name}.channels_first": MOVED,
+                },
+            )
+            for kernel, name in (
+                (Kernel.CONV, "conv"),
+                (Kernel.CONV_1X1, "conv_1x1"),
+                (Kernel.GROUPED, "grouped"),
+            )
+            for direction in Direction
+        ),
+        (
+            convolution(channels_last=True),
+            {
+                "peak.conv.output": WORK,
+                "peak.conv.channels_last": WORK,
+                "bytes.conv.channels_last": MOVED,
+            },
+        ),
+        *(
+            (
+                DeviceKernel(
+                    kernel=Kernel.BATCH_NORM, backward=backward, channels_last=last, **_BYTES
+                ),
+                {
+                    f"bytes.batch_norm.channels_{'last' if last else 'first'}."
+                    f"{'backward' if backward else 'forward'}": MOVED
+                },
+            )
+            for backward in (False, True)
+            for last in (False, True)
+        ),
+        *(
+            (DeviceKernel(kernel=kernel, backward=True, **_BYTES), {f"bytes.{name}": MOVED})
+            for kernel, name in (
+                (Kernel.ROW_NORM, "row_norm.backward"),
+                (Kernel.SORT, "sort"),
+                (Kernel.POOL, "pool.backward"),
+                (Kernel.SOFTMAX, "softmax"),
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_every_share_slows_its_part_of_its_kernels_and_nothing_else(
     op: DeviceKernel, shares: dict[str, str]
 ) -> None:

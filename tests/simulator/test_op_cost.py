@@ -26,15 +26,27 @@ MEASURED = Measurements(
     date="2026-11-21",
     matmul=tuple(
         MatmulPoint(
-            dtype="bfloat16", batch=1, m=m, n=n, k=k,
+            dtype="bfloat16",
+            batch=1,
+            m=m,
+            n=n,
+            k=k,
             time_s=max(2 * m * n * k / 100e12, 2 * (m * k + k * n + m * n) / 1e12) / 0.5,
         )
         for m, n, k in itertools.product(SIZES, repeat=3)
     ),
     attention=tuple(
         AttentionPoint(
-            dtype="bfloat16", phase="forward", batch=1, heads=16, kv_heads=16, q_len=s, kv_len=s,
-            head_dim=128, causal=True, time_s=2 * 16 * s * s * 128 / 100e12 / 0.4,
+            dtype="bfloat16",
+            phase="forward",
+            batch=1,
+            heads=16,
+            kv_heads=16,
+            q_len=s,
+            kv_len=s,
+            head_dim=128,
+            causal=True,
+            time_s=2 * 16 * s * s * 128 / 100e12 / 0.4,
         )
         for s in (1024, 2048, 4096)
     ),
@@ -43,7 +55,7 @@ MEASURED = Measurements(
         for op in ("elementwise", "reduction", "copy")
         for size in (10**6, 10**7, 10**8)
     ),
-)  # fmt: skip
+)
 
 
 def attention(seq: int, *, phase: Phase = Phase.FORWARD, causal: bool = True) -> Op:
@@ -52,12 +64,17 @@ def attention(seq: int, *, phase: Phase = Phase.FORWARD, causal: bool = True) ->
     moved = 4 * 16 * seq * 128 * 2
     return Op(
         name="flash_attention_backward" if phase is Phase.BACKWARD else "flash_attention",
-        kind=OpKind.ATTENTION, phase=phase, module="attn", dtype="bfloat16",
-        work_flop=flop, read_bytes=moved * 3 // 4, written_bytes=moved // 4,
+        kind=OpKind.ATTENTION,
+        phase=phase,
+        module="attn",
+        dtype="bfloat16",
+        work_flop=flop,
+        read_bytes=moved * 3 // 4,
+        written_bytes=moved // 4,
         attention=AttentionShape(
             batch=1, heads=16, kv_heads=16, q_len=seq, kv_len=seq, head_dim=128, causal=causal
         ),
-    )  # fmt: skip
+    )
 
 
 def test_a_measured_matmul_costs_what_was_measured():

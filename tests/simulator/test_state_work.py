@@ -71,8 +71,12 @@ def test_the_products_of_mamba_2() -> None:
     delta = replace(model, state=replace(state, rule="delta"))
     again = state_work(delta, tokens=8, seq_len=8, tp=2, dtype="bfloat16", width=2.0).products
     assert sorted((x.m, x.n, x.k, x.count) for x in again) == [
-        *[(4, 3, 4, 2)] * 2, *[(4, 3, 5, 2)] * 2, *[(4, 4, 5, 2)] * 2, (4, 5, 4, 2), (5, 3, 4, 2)
-    ]  # fmt: skip
+        *[(4, 3, 4, 2)] * 2,
+        *[(4, 3, 5, 2)] * 2,
+        *[(4, 4, 5, 2)] * 2,
+        (4, 5, 4, 2),
+        (5, 3, 4, 2),
+    ]
     # Made again for the backward: C B^T and the states; the outputs' gradient times X once more.
     again = sum(2 * x.m * x.n * x.k * x.count for x in work.again)
     assert again == 2 * (2 * 80 + 2 * 2 * (60 + 48))

@@ -92,8 +92,11 @@ def test_shares_are_at_least_their_bounds(name, pp, per_rank, seconds):
     run = changed(GPT_RUN, tp=1, pp=pp, vpp=vpp, schedule=name, global_batch=pp * per_rank)
     x = features([run], all_fit=True)
     row = {each.name: float(getattr(x, each.name)[0]) for each in fields(x)}
-    for part, s in zip(("matmul_forward", "matmul_backward", "attention_forward", "cut_outer",
-                        "head_matmul"), seconds, strict=True):  # fmt: skip
+    for part, s in zip(
+        ("matmul_forward", "matmul_backward", "attention_forward", "cut_outer", "head_matmul"),
+        seconds,
+        strict=True,
+    ):
         row[part] = s
     found = idle_share(run, row)
     least = least_idle_share(

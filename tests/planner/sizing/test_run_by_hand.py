@@ -28,9 +28,11 @@ SEARCH = search_with(SOLVER)
 USD = replace(PUE, value=1.0, low=1.0, high=1.0)
 STORAGE = RunStorage(
     price=StoragePrice(usd_per_gib_month=USD, egress_usd_per_gib=USD, words=""),
-    dataset_bytes=100 * 2.0**30, checkpoint_bytes=10 * 2.0**30, checkpoints=3.0,
+    dataset_bytes=100 * 2.0**30,
+    checkpoint_bytes=10 * 2.0**30,
+    checkpoints=3.0,
     sent_bytes=40 * 2.0**30,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +72,16 @@ def test_an_outlook_by_hand(run):
     for end in ("value", "low", "high"):
         hours = 24 * getattr(found.days, end)
         for interval, expected in (
-            (twice.days, hours / 12), (found.device_hours, 8 * hours),
-            (found.rent_usd, 3.0 * 8 * hours), (found.spare_usd, 3.0 * 8 * hours),
-            (found.storage_usd, hours * 130 / 730), (found.egress_usd, 40.0),
-            (found.productive_time, 1.0), (found.lost_usd, 0.0), (found.interruptions, 0.0),
-        ):  # fmt: skip
+            (twice.days, hours / 12),
+            (found.device_hours, 8 * hours),
+            (found.rent_usd, 3.0 * 8 * hours),
+            (found.spare_usd, 3.0 * 8 * hours),
+            (found.storage_usd, hours * 130 / 730),
+            (found.egress_usd, 40.0),
+            (found.productive_time, 1.0),
+            (found.lost_usd, 0.0),
+            (found.interruptions, 0.0),
+        ):
             assert getattr(interval, end) == pytest.approx(expected)
     hours = 24 * found.days.value
     assert found.usd.value == pytest.approx(2 * 3.0 * 8 * hours + hours * 130 / 730 + 40)
