@@ -77,20 +77,39 @@ def known_models() -> tuple[KnownModel, ...]:
     return read_document(KNOWN_MODELS, KnownModels, schema=KNOWN_MODELS_SCHEMA).models
 
 
+# Words behind a model's name that make it the name of another one, with other figures.
+_ANOTHER = re.compile(
+    r"-(distill\w*|(qwen|llama)[\d.]*|flash|lite|mini|nano|tiny|multimodal|vision|vl|omni|audio)"
+    r"(?![a-z0-9])"
+)
+
+
+def names_another(behind: str) -> bool:
+    """Whether the words behind a model's name make it another model: `-distill-llama-8b` of
+    DeepSeek-R1, `-mini-instruct` of Phi-4.
+
+    behind  in lower case, with hyphens between the words
+    """
+    return _ANOTHER.search(behind.partition("(")[0]) is not None
+
+
 @functools.cache
 def known_model(name: str) -> KnownModel | None:
     """The known model with a published name, or None.
 
     Text after the name is ignored (`DeepSeekV3 (w/o MTP)`, `llama3-70b truncated to 12 layers`),
-    unless it begins with a digit or letter: `GPT-3 175Bx` is no GPT-3 175B.
+    unless it begins with a digit or letter or names another model: `GPT-3 175Bx` is no GPT-3 175B,
+    DeepSeek-R1-Distill-Llama-8B no DeepSeek-R1.
 
     >>> known_model("LLAMA3.1_405B").figures.num_layers
     126
     """
     asked = re.sub(r"[\s_-]+", "-", name.strip().lower())
     for model in known_models():
-        if any(re.match(rf"(?:{pattern})(?![a-z0-9])", asked) for pattern in model.patterns):
-            return model
+        for pattern in model.patterns:
+            found = re.match(rf"(?:{pattern})(?![a-z0-9])", asked)
+            if found is not None and not names_another(asked[found.end() :]):
+                return model
     return None
 
 

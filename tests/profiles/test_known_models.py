@@ -95,7 +95,10 @@ def test_a_published_name_finds_its_model(published: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["GPT 175B", "GPT-174.6B", "llama-like 8B", "mpt-7b", "Llama-like 70B", "llama-2-7bit", ""],
+    [
+        *("GPT 175B", "GPT-174.6B", "llama-like 8B", "mpt-7b", "Llama-like 70B", "llama-2-7bit"),
+        *("GLM-4.7-Flash", "DeepSeek-R1-Distill-Llama-8B", "DeepSeek-R1-0528-Qwen3-8B", ""),
+    ],
 )
 def test_other_names_mean_no_known_model(name: str) -> None:
     assert known_model(name) is None

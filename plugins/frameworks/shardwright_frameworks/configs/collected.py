@@ -125,6 +125,7 @@ class Collected:
             return True
         reported = [(one.place, one.option) for one in self.unknown]
         reported += [(one.place, one.option) for one in self.unresolved]
+        reported += [(one.place, one.option) for one in self.unused]
         for at, option in reported:
             last = re.split(r"[.=\s]", option)[-1].lstrip("-").replace("-", "_")
             if at == str(place) and last == name:

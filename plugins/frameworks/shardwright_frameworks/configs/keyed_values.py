@@ -53,6 +53,15 @@ def word_of(value: Any) -> str | None:
     return value.strip().lower() or None if isinstance(value, str) else None
 
 
+def flash_of(value: Any) -> bool | None:
+    """Whether a kernel that never stores all scores computes attention, by a framework's name for
+    the kernel or by a switch; None for one that the framework or torch chooses (`auto`, `sdpa`)."""
+    word = str(value).lower()
+    if word in ("fa2", "fa3", "flash", "fused") or word.startswith("flash_att"):
+        return True
+    return False if word in ("disabled", "eager", "unfused", "local", "torch") else truth_of(value)
+
+
 def text_of(value: Any) -> str | None:
     """A text as written."""
     return value.strip() or None if isinstance(value, str) else None

@@ -22,7 +22,10 @@ _ABOUT = re.compile(
     r"^window_size|^d_model$|lora_(r|rank|dim)$|modules_to_save$|(^|_)shared_experts?|latent|experts_per_tok|"
     r"moe_layer_freq|first_k_dense|^hybrid_\w+|^(is_)?mamba_|^spec$|^rampup_batch|pipeline_stage$|"
     r"^(use|enable)_liger_kernel$|fused_linear_cross_entropy$|^cut_cross_entropy$|"
-    r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq)$"
+    r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq|quant_cfg)$|"
+    r"((^|_)(global|micro|train(ing)?|local|device|mini)_|^)batch_?size(_per_\w+)?$|accumulation_steps$|"
+    r"seq(uence)?_len(gth)?$|(gradient|activation)_checkpointing$|checkpoint_activations$|attn_impl(ementation)?$|"
+    r"attention_backend$"
 )
 # Sections of other programs and models, of data and of what a run prints.
 _ELSEWHERE = re.compile(
@@ -33,7 +36,8 @@ _ELSEWHERE = re.compile(
 _STATE_TYPES = re.compile(r"^(main_grads|main_params|exp_avg|exp_avg_sq)_dtype$")
 # Of checkpoints, of messages between stages, and of Muon's steps.
 _OTHER_NAMES = re.compile(
-    r"^(ckpt|dist_ckpt|save|load)_|^pipeline_dtype$|^muon_|^sglang_|^fp8_(interval$|margin$|amax_)"
+    r"^(ckpt|dist_ckpt|save|load)_|^pipeline_dtype$|^muon_|^sglang_|^fp8_(interval$|margin$|amax_)|"
+    r"(^|_)(eval|generation|log_?prob|infer|rollout|val|vit|critic)_|^ref_"
 )
 _FP32 = ("fp32", "float32", "torch.float32")
 # Values that switch nothing on.

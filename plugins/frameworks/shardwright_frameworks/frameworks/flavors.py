@@ -7,7 +7,7 @@ import re
 from profiles.model.figures.figures_from_config import CONFIG_KINDS, figures_of_config, model_type
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import model_named, resolve_model
-from shardwright.runs.known_models import known_model
+from shardwright.runs.known_models import known_model, names_another
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.requests.table_row import SHIPPED
 from shardwright_frameworks.shell.text_marks import Place
@@ -73,7 +73,7 @@ def _figures_of(name: str) -> tuple[Transformer, str] | None:
     words = name.lower().split("-")
     for count in range(len(words), 0, -1):
         shipped = model_named("-".join(words[:count]))
-        if shipped is None:
+        if shipped is None or names_another("-".join(["", *words[count:]])):
             continue
         config = resolve_model(shipped).config
         if model_type(config) in CONFIG_KINDS:

@@ -18,6 +18,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    flash_of,
     if_on,
     read_by,
     recompute_of,
@@ -40,37 +41,32 @@ def _bits(value: Any) -> str | None:
     return {"4": "nf4", "8": "int8"}.get(str(value))
 
 
-def _flash(value: Any) -> bool | None:
-    word = str(value).lower()
-    if word in ("fa2", "flash_attention_2", "flash_attention_3", "fa3") or truth_of(value):
-        return True
-    return False if word in ("disabled", "eager") or truth_of(value) is False else None
-
-
-_ATTENTION = ("flash_attn", "attn_implementation", "use_flash_attn", "flash_attention")
+_ATTENTION = ("flash_attn", "attn_implementation", "attn_impl", "use_flash_attn", "flash_attention")
 _KEYS: dict[str, tuple[str, Reader]] = {
     **read_by(
         degree_of,
-        {"micro_batch": "per_device_train_batch_size micro_batch_size",
+        {"micro_batch": "per_device_train_batch_size micro_batch_size "
+         "per_device_training_batch_size",
          "gradient_accumulation": "gradient_accumulation_steps", "global_batch": "train_batch_size",
          "seq_len": "block_size max_seq_length max_seq_len max_length model_max_length cutoff_len "
          "sequence_len seq_length",
-         "model.lora_rank": "lora_rank lora_r lora_dim", "tp": "tensor_parallel_size",
-         "cp": "context_parallel_size cp_size", "ep": "ep_size"},
+         "model.lora_rank": "lora_rank lora_r lora_dim actor_lora_dim",
+         "tp": "tensor_parallel_size", "cp": "context_parallel_size cp_size", "ep": "ep_size"},
     ),
     "bf16": ("precision", if_on("bf16")),
     "fp16": ("precision", if_on("fp16")),
     "gradient_checkpointing": ("recompute", recompute_of),
+    "actor_gradient_checkpointing": ("recompute", recompute_of),  # of DeepSpeed-Chat
     "disable_gradient_checkpointing": ("recompute", _off),
     "optim": ("optimizer", word_of),
     "optimizer": ("optimizer", word_of),
     "use_muon": ("optimizer", if_on("muon")),
-    "zero_stage": ("zero_stage", count_of),
+    **dict.fromkeys(("zero_stage", "actor_zero_stage"), ("zero_stage", count_of)),
     # Frozen weights by bitsandbytes, whose 4 bits are NF4 (axolotl, LLaMA-Factory, ms-swift).
     "load_in_4bit": ("base_precision", if_on("nf4")),
     "load_in_8bit": ("base_precision", if_on("int8")),
     **dict.fromkeys(("quantization_bit", "quant_bits"), ("base_precision", _bits)),
-    **dict.fromkeys(_ATTENTION, ("flash_attention", _flash)),
+    **dict.fromkeys(_ATTENTION, ("flash_attention", flash_of)),
 }  # fmt: skip
 # Fields that a key sets: without its value they have no default.
 _ABOUTS = {key: about for key, (about, _) in _KEYS.items()}
@@ -78,8 +74,11 @@ _ABOUTS = {key: about for key, (about, _) in _KEYS.items()}
 _FEW_BITS = re.compile(r"GPTQ|AWQ|AQLM|HQQ|Int[48]\b|bnb-[48]bit", re.I)
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 _NONE = ("null", "none")
-_LENGTHS = ("max_prompt_length", "max_completion_length")
-_NAMES = ("model_name_or_path", "base_model", "config_name", "model")
+_LENGTHS = (
+    ("max_prompt_length", "max_completion_length"),  # of TRL's learning from own answers
+    ("max_prompt_seq_len", "max_answer_seq_len"),  # of DeepSpeed-Chat's
+)
+_NAMES = ("model_name_or_path", "base_model", "config_name", "model", "actor_model_name_or_path")
 _ABOUTS |= dict.fromkeys(("deepspeed", "fsdp"), "zero_stage") | dict.fromkeys(_NAMES, "model.name")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
@@ -88,6 +87,11 @@ _MARKS = frozenset(
      "micro_batch_size", "sequence_len", "logging_steps", "max_steps", "bf16", "deepspeed",
      "gradient_checkpointing"}
 )  # fmt: skip
+# Options of programs with another training loop (accelerate's `*_no_trainer.py`, diffusers,
+# open-instruct) and other defaults.
+_OWN_LOOP = frozenset(
+    {"with_tracking", "max_train_steps", "num_warmup_steps", "checkpointing_steps", "num_epochs"}
+)
 _SHIPPED = re.compile(r"zero([0-3])(_offload)?")
 Given = list[tuple[str, Any, Place, str]]
 """Key, value, place and the option as written, in their order."""
@@ -98,6 +102,12 @@ def is_trainer(keys: set[str]) -> bool:
     return len(keys & _MARKS) >= 3 and bool(
         keys & {"per_device_train_batch_size", "model_name_or_path", "base_model", "output_dir"}
     )
+
+
+def has_trainers_defaults(keys: set[str]) -> bool:
+    """Whether a program with these options is a Trainer's, with its defaults."""
+    named = bool(keys & {"per_device_train_batch_size", "model_name_or_path"})
+    return is_trainer(keys) and named and not keys & _OWN_LOOP
 
 
 def given_by_options(options: Options, collected: Collected) -> Given:
@@ -175,11 +185,12 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
         if (word := _DTYPES.get(str(value))) is not None:
             collected.use(option, place)
             collected.set_first("precision", word, place, option)
-    answers = by_key.get("max_completion_length")
-    tokens = [degree_of(by_key.get(key, (None,))[0]) for key in _LENGTHS]
-    if answers is not None and tokens[0] and tokens[1]:  # of TRL's learning from own answers
-        collected.placed.pop("seq_len", None)
-        collected.set("seq_len", sum(filter(None, tokens)), *answers[1:])
+    for prompt, answer in _LENGTHS:
+        tokens = [degree_of(by_key.get(key, (None,))[0]) for key in (prompt, answer)]
+        if tokens[0] and tokens[1]:
+            collected.placed.pop("seq_len", None)
+            collected.use(*by_key[prompt][:0:-1])
+            collected.set("seq_len", tokens[0] + tokens[1], *by_key[answer][1:])
     if defaults and deepspeed is None and not fsdp:
         collected.default(_DEFAULTS, zero_stage=0)
     if defaults:

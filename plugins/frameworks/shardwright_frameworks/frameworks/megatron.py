@@ -19,6 +19,7 @@ from shardwright_frameworks.configs.command_options import (
     option_key,
     whole,
 )
+from shardwright_frameworks.configs.keyed_values import flash_of
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.imported_run import Value
 from shardwright_frameworks.shell.text_marks import Place, unknown_numbers
@@ -127,6 +128,9 @@ def collect_megatron(options: Options, collected: Collected) -> None:
         why = "layers have different numbers of experts"
         collected.report_unresolved(experts.name, why, experts.place)
     options.collect_flags(collected, _FLAGS)
+    for option in options.of("decoder_num_layers"):
+        why = "the model has an encoder and a decoder, which are not priced"
+        collected.leave_open("model.num_layers", option.name, why, option.place)
     decoder = options.last("decoder_seq_length")
     if decoder is not None and "seq_length" in options and "encoder_seq_length" not in options:
         # Of a model of images and texts: the other is the length of an image.
@@ -141,7 +145,11 @@ def collect_megatron(options: Options, collected: Collected) -> None:
         why = "the batch grows during the run"
         collected.leave_open("global_batch", option.name, why, option.place)
     # `model_name` is an option of forks that keep the figures themselves.
-    words: WordReaders = {"model_name": ("model.name", str), "optimizer": ("optimizer", str.lower)}
+    words: WordReaders = {
+        "model_name": ("model.name", str),
+        "optimizer": ("optimizer", str.lower),
+        "attention_backend": ("flash_attention", flash_of),
+    }
     options.collect_words(collected, words)
     for option in options.given:
         named = option.name.startswith("--") and not unknown_numbers(option.name)

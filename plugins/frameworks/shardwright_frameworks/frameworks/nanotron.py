@@ -12,6 +12,7 @@ from shardwright_frameworks.configs.keyed_values import (
     collect_unknown,
     count_of,
     degree_of,
+    flash_of,
     if_on,
     recompute_of,
     word_of,
@@ -46,7 +47,9 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "tokens.batch_accumulation_per_replica": ("gradient_accumulation", degree_of),
     "optimizer.zero_stage": ("zero_stage", count_of),
     "optimizer.optimizer_factory.name": ("optimizer", word_of),
+    "optimizer.accumulate_grad_in_fp32": ("gradient_reduction", if_on("fp32")),
     "model.dtype": ("precision", lambda value: _DTYPES.get(str(value).lower())),
+    "model.model_config._attn_implementation": ("flash_attention", flash_of),
     "model.model_config.num_kv_heads": ("model.num_kv_heads", degree_of),  # of its Starcoder2
     "model.model_config.moe_num_experts": ("model.num_experts", degree_of),
     "model.model_config.d_model": ("model.hidden_size", degree_of),  # of its Mamba

@@ -13,6 +13,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     collect_keys,
     degree_of,
+    flash_of,
     read_by,
     recompute_of,
     truth_of,
@@ -40,11 +41,6 @@ def _stages(value: Any) -> int | None:
 def _untied(value: Any) -> bool | None:
     on = truth_of(value)
     return None if on is None else not on
-
-
-def _flash(value: Any) -> bool | None:
-    """MPT's name of the attention (llm-foundry, models/layers/attention.py)."""
-    return {"flash": True, "torch": False}.get(str(value).lower())
 
 
 _NEOX: dict[str, tuple[str, Reader]] = {
@@ -81,7 +77,7 @@ _COMPOSER: dict[str, tuple[str, Reader]] = {
     "precision": ("precision", _precision),
     "fsdp_config.sharding_strategy": ("zero_stage", strategy_stage),
     "fsdp.sharding_strategy": ("zero_stage", strategy_stage),
-    "model.attn_config.attn_impl": ("flash_attention", _flash),
+    "model.attn_config.attn_impl": ("flash_attention", flash_of),
     "model.pretrained_model_name_or_path": (
         "model.name",
         lambda v: v if isinstance(v, str) else None,

@@ -86,6 +86,9 @@ def complete(collected: Collected, variables: Variables) -> None:
     _batch(collected)
     _shares(collected)
     nodes, devices = collected.count("nodes"), collected.count("devices")
+    has_none = "nodes" not in {*collected.open_keys, *collected.defaults}
+    if devices and each and not nodes and has_none and devices % each == 0:
+        collected.derive("nodes", devices // each, f"{devices} devices / {each} of a node")
     if devices and nodes and each and nodes * each != devices and "devices" in collected.placed:
         collected.report_contradiction(
             "devices",
@@ -172,6 +175,8 @@ def _batch(collected: Collected) -> None:
         collected.derive("dp", dp, f"batch {total} / (micro-batch {micro} x {passes} passes)")
         _data_parallel(collected, {})
         return
+    if total and micro and not dp:  # the passes follow from the unknown number of devices
+        collected.defaults.pop("gradient_accumulation", None)
     if not (total and dp):
         return
     if micro and passes and micro * passes * dp != total:

@@ -227,9 +227,11 @@ def _collect_axolotl(source: KeyedSource) -> str:
 def _collect_trainer(source: KeyedSource) -> str:
     given = hf_trainer.given_by_file(source.file, source.collected)
     named = hf_trainer.collect_trainer(given, source.collected)
-    if source.file.has("num_generations"):  # of TRL's GRPO and RLOO
-        place = source.file.place(("num_generations",))
-        report_objective("grpo", "num_generations", place, source.collected)
+    # Of TRL: GRPO and RLOO, and learning from preferences.
+    for key, words in (("num_generations", "grpo"), ("beta", "preferences")):
+        if source.file.has(key):
+            report_objective(words, key, source.file.place((key,)), source.collected)
+            break
     default = source.collected.defaults.pop("zero_stage", None)
     if default and "zero_stage" not in source.collected.placed:
         source.collected.leave_open("zero_stage")  # the command names accelerate's file

@@ -259,6 +259,8 @@ def _tpus(launch: Launch, collected: Collected) -> None:
             chips //= 2
         device = _TPU_NAMES.get(found[1], f"tpu-{found[1]}")
         collected.set("device", device, place, name)
+        if found[1] == "tpu7x":
+            name += f" ({chips * count} chips, which JAX counts as {2 * chips * count} devices)"
         collected.set("devices", chips * count, place, name)
 
 

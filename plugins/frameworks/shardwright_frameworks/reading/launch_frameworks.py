@@ -355,8 +355,8 @@ def _report_objective(source: LaunchSource) -> None:
         program += "." + launch.arguments[0].plain if launch.arguments else ""
     if (found := _OBJECTIVE.search(program)) is not None:
         report_objective(found[1], launch.program, launch.place, source.collected)
-    for option in source.options.of("rlhf_type"):
-        word = source.options.text(option.key)
+    for option in source.options.of("rlhf_type", "actor_zero_stage"):
+        word = source.options.text(option.key) if option.key == "rlhf_type" else "ppo"
         report_objective(word, option.name, option.place, source.collected)
 
 
@@ -380,7 +380,7 @@ def _collect_others(source: LaunchSource) -> str | None:
     if "axolotl" in source.program and (missing := missing_file(source.launch, source.folder)):
         source.report_missing(source.launch.program, f"{missing!r} is not in the folder")
     is_trainer = hf_trainer.is_trainer(keys)
-    of_trainer = is_trainer and bool(keys & {"per_device_train_batch_size", "model_name_or_path"})
+    of_trainer = hf_trainer.has_trainers_defaults(keys)
     if is_trainer or framework in ("transformers", "llama-factory", "axolotl"):
         _report_objective(source)
     if framework in ("llama-factory", "axolotl"):

@@ -917,3 +917,83 @@ def test_degrees_that_nemo_s_program_fills_in_are_open(tmp_path: Path) -> None:
     run = read(tmp_path, "a.yaml", text)
     assert (run.framework, run.tp, run.pp, run.devices_per_node) == ("nemo", None, None, 1)
     assert not {"tp", "pp"} & run.defaults.keys()
+
+
+FACTORY = (
+    "model_name_or_path: {model}\nstage: sft\nfinetuning_type: full\ncutoff_len: 2048\n"
+    "per_device_train_batch_size: 1\ngradient_accumulation_steps: 3\nbf16: true\noutput_dir: out\n"
+)
+
+
+@pytest.mark.parametrize(
+    "model", ["zai-org/GLM-4.7-Flash", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"]
+)
+def test_a_smaller_model_of_a_family_has_no_figures_of_the_large_one(
+    tmp_path: Path, model: str
+) -> None:
+    named = read(tmp_path, "a.yaml", FACTORY.format(model=model)).model
+    assert (named.name, named.num_layers, named.figures_of) == (model, None, "")
+
+
+def test_batches_and_lengths_without_a_reader_are_named(tmp_path: Path) -> None:
+    text = FACTORY.format(model="Qwen/Qwen3-8B") + "global_batch_size: 96\neval_batch_size: 2\n"
+    run = read(tmp_path, "a.yaml", text)
+    assert run.global_batch is None
+    assert [each.option for each in run.unused] == ["global_batch_size"]
+
+
+@pytest.mark.parametrize(("written", "flash"), [("eager", False), ("flash_attn", True)])
+def test_ms_swift_names_its_attention(tmp_path: Path, written: str, flash: bool) -> None:
+    command = f"swift sft --model Qwen/Qwen3-8B --tuner_type full --attn_impl {written}\n"
+    assert read(tmp_path, "a.sh", command).flash_attention is flash
+
+
+def test_an_encoder_with_a_decoder_has_no_number_of_layers(tmp_path: Path) -> None:
+    layers = "--encoder-num-layers 12 --decoder-num-layers 6"
+    run = read(tmp_path, "a.sh", f"{MEGATRON} {layers} --attention-backend unfused\n")
+    assert (run.model.num_layers, run.flash_attention) == (None, False)
+    assert [each.option for each in run.unresolved] == ["--decoder-num-layers"]
+
+
+def test_a_program_with_its_own_loop_has_no_defaults_of_the_trainer(tmp_path: Path) -> None:
+    command = (
+        "torchrun --nproc_per_node 2 finetune.py --model_name_or_path Qwen/Qwen3-0.6B "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 4 --max_seq_length 1024 "
+        "--learning_rate 1e-5"
+    )
+    run = read(tmp_path, "a.sh", f"{command} --num_epochs 2 --with_tracking\n")
+    assert "precision" not in run.defaults
+    assert run.micro_batch == 1
+    assert [each.option for each in run.unresolved] == ["finetune.py"]
+    assert "precision" in read(tmp_path, "b.sh", f"{command} --num_train_epochs 2\n").defaults
+
+
+def test_passes_follow_from_the_batch_and_not_from_a_default(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{"train_batch_size": 256, "train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true}}'
+    )
+    command = MEGATRON.replace("torchrun --nproc_per_node 8", "deepspeed")
+    run = read(tmp_path, "a.sh", f"{command} --deepspeed --deepspeed_config ds.json\n")
+    assert (run.global_batch, run.micro_batch, run.devices) == (256, 1, None)
+    assert run.answer("gradient_accumulation") is None
+
+
+def test_deepspeed_chat_names_its_actor(tmp_path: Path) -> None:
+    command = (
+        "deepspeed --num_gpus 1 main.py --actor_model_name_or_path facebook/opt-6.7b "
+        "--per_device_training_batch_size 8 --gradient_accumulation_steps 16 --actor_zero_stage 2 "
+        "--max_answer_seq_len 256 --max_prompt_seq_len 128 --actor_gradient_checkpointing "
+        "--lr_scheduler_type cosine --output_dir out --actor_lora_dim 16 --deepspeed"
+    )
+    run = read(tmp_path, "a.sh", f"{command}\n")
+    assert (run.micro_batch, run.zero_stage, run.seq_len) == (8, 2, 384)
+    assert (run.recompute, run.model.lora_rank) == ("full", 16)
+    assert any("only the trained policy" in each.why for each in run.unresolved)
+
+
+def test_preferences_are_named_by_the_weight_of_their_loss(tmp_path: Path) -> None:
+    text = (
+        "model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\noutput_dir: out\n"
+        "learning_rate: 1.0e-6\nmax_length: 1024\nbeta: 0.1\n"
+    )
+    assert [each.option for each in read(tmp_path, "a.yaml", text).unresolved] == ["beta"]

@@ -75,7 +75,9 @@ def test_llama_factory_s_megatron_adapter_has_its_own_recomputation(tmp_path: Pa
 
 
 def test_nanotron_s_window_and_shared_expert(tmp_path: Path) -> None:
-    model = read(tmp_path, NANOTRON).model
+    run = read(tmp_path, NANOTRON + "optimizer:\n  accumulate_grad_in_fp32: true\n")
+    model = run.model
+    assert run.gradient_reduction == "fp32"
     assert (model.sliding_window, model.num_shared_experts, model.num_experts) == (20, 1, 8)
 
 

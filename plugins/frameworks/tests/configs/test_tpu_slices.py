@@ -39,4 +39,5 @@ def test_axes_of_cores_are_shares_of_chips(tmp_path: Path) -> None:
     script.write_text(COMMAND.format("tpu7x-4x4x4", "ici_fsdp_parallelism=128"))
     run = read_config(script)
     assert (run.dp, run.micro_batch, run.global_batch) == (64, 2, 128)
+    assert "64 chips, which JAX counts as 128 devices" in run.options["devices"]
     assert run.contradictions == ()
