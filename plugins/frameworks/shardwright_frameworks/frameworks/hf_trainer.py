@@ -104,10 +104,11 @@ def is_trainer(keys: set[str]) -> bool:
     )
 
 
-def has_trainers_defaults(keys: set[str]) -> bool:
+def has_trainers_defaults(keys: set[str], program: str) -> bool:
     """Whether a program with these options is a Trainer's, with its defaults."""
     named = bool(keys & {"per_device_train_batch_size", "model_name_or_path"})
-    return is_trainer(keys) and named and not keys & _OWN_LOOP
+    other = bool(keys & _OWN_LOOP) or "no_trainer" in program
+    return is_trainer(keys) and named and not other
 
 
 def given_by_options(options: Options, collected: Collected) -> Given:

@@ -57,9 +57,7 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
         collected.set("model.lora_rank", _LORA_RANK, place, "finetuning_type")
     elif kind == "full":
         drop_adapter(collected)
-    elif kind != "lora":
-        why = f"{kind}: part of the weights is trained, which is not priced"
-        collected.leave_open("model.lora_rank", "finetuning_type", why, place)
+    _leave_partial_open(kind, "finetuning_type", file, collected)
     if any(
         truth_of(file.get(f"use_{name}")) for name in ("badam", "galore", "apollo", "adam_mini")
     ):
@@ -71,11 +69,20 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
         collected.default(_FIRST, recompute="full")
 
 
+def _leave_partial_open(kind: str | None, key: str, file: KeyedFile, collected: Collected) -> None:
+    """Leaves the adapter open where another part of the weights is trained (`freeze`, `oft`)."""
+    if kind not in (None, "lora", "full", "none"):
+        why = f"{kind}: part of the weights is trained, which is not priced"
+        place = file.place(tuple(key.split(".")))
+        collected.leave_open("model.lora_rank", key, why, place)
+
+
 def collect_llama_factory(file: KeyedFile, collected: Collected) -> str | None:
     """Collects the keys that transformers' Trainer does not have, and the defaults of this form;
     returns the DeepSpeed file that they name."""
-    is_lora = word_of(file.get("peft_config", "name")) == "lora"
-    collect_keys(file, collected, _KEYS | (_LORA if is_lora else {}))
+    tuner = word_of(file.get("peft_config", "name"))
+    collect_keys(file, collected, _KEYS | (_LORA if tuner == "lora" else {}))
+    _leave_partial_open(tuner, "peft_config.name", file, collected)
     name = str(file.get("dist_config", "name") or "")
     if name.startswith("fsdp"):
         keeps = truth_of(file.get("dist_config", "reshard_after_forward")) is False

@@ -231,6 +231,11 @@ def _collect_devices(given: Values, collected: Collected) -> None:
         why = "no devices are left for training"
         collected.report_unresolved(resources, why, _place(given, names[0]))
         return
+    teachers = "on_policy_distillation.non_colocated_teachers.enabled"
+    if truth_of(_value(given, teachers)):
+        why = "teachers have devices of the cluster, which are not counted"
+        collected.leave_open("devices", teachers, why, _place(given, teachers))
+        return
     about = " (without those that generate)" if apart else ""
     collected.set("nodes", nodes, _place(given, names[0]), names[0] + about)
     collected.set("devices_per_node", each, _place(given, names[1]), names[1])

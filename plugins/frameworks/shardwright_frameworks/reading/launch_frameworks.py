@@ -380,7 +380,7 @@ def _collect_others(source: LaunchSource) -> str | None:
     if "axolotl" in source.program and (missing := missing_file(source.launch, source.folder)):
         source.report_missing(source.launch.program, f"{missing!r} is not in the folder")
     is_trainer = hf_trainer.is_trainer(keys)
-    of_trainer = hf_trainer.has_trainers_defaults(keys)
+    of_trainer = hf_trainer.has_trainers_defaults(keys, source.program)
     if is_trainer or framework in ("transformers", "llama-factory", "axolotl"):
         _report_objective(source)
     if framework in ("llama-factory", "axolotl"):

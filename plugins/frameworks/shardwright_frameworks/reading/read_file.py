@@ -13,7 +13,7 @@ from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
-from shardwright_frameworks.configs.python_file import read_python
+from shardwright_frameworks.configs.python_file import PythonFile, read_python
 from shardwright_frameworks.configs.python_recipe import PythonRecipes
 from shardwright_frameworks.configs.python_values import PythonValues
 from shardwright_frameworks.configs.unused_keys import report_unused
@@ -22,6 +22,7 @@ from shardwright_frameworks.frameworks import (
     model_config,
     nanotron,
     nemo,
+    nemo_rl,
     other_yaml,
     python_config,
     verl,
@@ -64,6 +65,9 @@ def collect_keyed(
         file=file, folder=folder, collected=collected, parts=hydra.parts, overrides=overrides or {}
     )
     framework = keyed_framework(file)
+    if framework is None and file.has("defaults"):
+        changed, _ = nemo_rl.inherited(file, folder)
+        framework = FRAMEWORKS["nemo-rl"] if any(map(nemo_rl.is_nemo_rl, changed)) else None
     if framework is None and len(hydra.parts) > 1:
         is_verl = verl.is_verl("", source.values)
         is_known = is_verl or nemo.is_nemo(list(source.values))
@@ -159,6 +163,22 @@ def _collect_python_nanotron(name: str, values: PythonValues, collected: Collect
     return "nanotron"
 
 
+def _imported_configurations(
+    path: Path, file: PythonFile, recipes: PythonRecipes
+) -> dict[str, str]:
+    """The functions that give configurations in a file that only imports them: the framework of
+    each."""
+    if file.functions or file.classes:
+        return {}
+    found = {name: recipes.defined(path, file, name) for name in file.imports if name[0] != "_"}
+    kinds = {
+        name: python_config.python_framework(at[1])
+        for name, at in found.items()
+        if at is not None and at[2] in at[1].functions
+    }
+    return {name: kind for name, kind in kinds.items() if kind is not None}
+
+
 def collect_python(
     name: str,
     folder: ConfigFolder,
@@ -190,7 +210,13 @@ def collect_python(
             known = sorted({*file.functions, *file.imports})
             raise UnknownNameError("function", requested, known, where=name)
         path, file, requested = defined
-    framework = python_config.python_framework(file)
+    framework, names = python_config.python_framework(file), tuple[str, ...]()
+    if requested is None and framework is None:
+        imported = _imported_configurations(path, file, recipes)
+        if len(imported) == 1:
+            (only,) = imported
+            return collect_python(name, folder, collected, requested=only, overrides=overrides)
+        framework, names = next(iter(imported.values()), None), tuple(imported)
     if framework is None and requested is not None and requested in file.functions:
         # A function that only changes another file's configuration.
         recipes.configuration(path, file, requested)
@@ -211,7 +237,9 @@ def collect_python(
             else recipes.configuration(path, file, requested)
         )
         return _collect_python_nanotron(name, found, collected)
-    function, names = python_config.chosen_function(file, requested)
+    function = None
+    if not names:
+        function, names = python_config.chosen_function(file, requested)
     if function is None and names:
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         why = f"the file has several: {listed}; name one ({name}:{names[0]})"

@@ -997,3 +997,45 @@ def test_preferences_are_named_by_the_weight_of_their_loss(tmp_path: Path) -> No
         "learning_rate: 1.0e-6\nmax_length: 1024\nbeta: 0.1\n"
     )
     assert [each.option for each in read(tmp_path, "a.yaml", text).unresolved] == ["beta"]
+
+
+def test_a_file_that_only_imports_configurations_lists_them(tmp_path: Path) -> None:
+    recipe = (
+        "from megatron.bridge.training.config import ConfigContainer\n"
+        "def {}(cfg=ConfigContainer()):\n"
+        "    cfg.model.tensor_model_parallel_size = {}\n    return cfg\n"
+    )
+    (tmp_path / "sizes.py").write_text(recipe.format("small", 2) + recipe.format("large", 8))
+    run = read(tmp_path, "one.py", "from .sizes import large as old_name\n")
+    assert (run.framework, run.tp) == ("megatron-bridge", 8)
+    both = read(tmp_path, "both.py", "from .sizes import large\nfrom .sizes import small\n")
+    assert both.tp is None
+    assert "several: large, small" in both.unresolved[0].why
+
+
+def test_a_file_that_changes_one_of_nemo_rl_without_a_policy(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(
+        "policy:\n  train_micro_batch_size: 2\n  dtensor_cfg: {enabled: true}\n"
+        "on_policy_distillation:\n  non_colocated_teachers: {enabled: true}\n"
+        "cluster: {num_nodes: 4, gpus_per_node: 8}\n"
+    )
+    run = read(tmp_path, "a.yaml", "defaults: base.yaml\ndata_plane: {enabled: true}\n")
+    assert (run.framework, run.micro_batch, run.devices) == ("nemo-rl", 2, None)
+    assert any("teachers have devices" in each.why for each in run.unresolved)
+
+
+def test_the_second_form_of_llama_factory_names_partial_training(tmp_path: Path) -> None:
+    text = (
+        "model: Qwen/Qwen3-4B\nmodel_class: llm\ncutoff_len: 2048\nmicro_batch_size: 1\n"
+        "kernel_config: {name: auto}\npeft_config: {name: freeze}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert [each.option for each in run.unresolved] == ["peft_config.name"]
+
+
+def test_a_program_without_the_trainer_says_so_in_its_name(tmp_path: Path) -> None:
+    command = (
+        "accelerate launch --num_processes 2 run_clm_no_trainer.py --model_name_or_path gpt2 "
+        "--per_device_train_batch_size 8 --learning_rate 1e-5 --output_dir out\n"
+    )
+    assert "precision" not in read(tmp_path, "a.sh", command).defaults
