@@ -57,7 +57,7 @@ def flash_of(value: Any) -> bool | None:
     """Whether a kernel that never stores all scores computes attention, by a framework's name for
     the kernel or by a switch; None for one that the framework or torch chooses (`auto`, `sdpa`)."""
     word = str(value).lower()
-    if word in ("fa2", "fa3", "flash", "fused") or word.startswith("flash_att"):
+    if word in ("fa2", "fa3", "fused") or "flash" in word:
         return True
     return False if word in ("disabled", "eager", "unfused", "local", "torch") else truth_of(value)
 

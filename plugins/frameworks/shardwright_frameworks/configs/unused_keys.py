@@ -25,7 +25,7 @@ _ABOUT = re.compile(
     r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq|quant_cfg)$|"
     r"((^|_)(global|micro|train(ing)?|local|device|mini)_|^)batch_?size(_per_\w+)?$|accumulation_steps$|"
     r"seq(uence)?_len(gth)?$|(gradient|activation)_checkpointing$|checkpoint_activations$|attn_impl(ementation)?$|"
-    r"attention_backend$"
+    r"attention_backend$|^mtp$"
 )
 # Sections of other programs and models, of data and of what a run prints.
 _ELSEWHERE = re.compile(
@@ -37,8 +37,11 @@ _STATE_TYPES = re.compile(r"^(main_grads|main_params|exp_avg|exp_avg_sq)_dtype$"
 # Of checkpoints, of messages between stages, and of Muon's steps.
 _OTHER_NAMES = re.compile(
     r"^(ckpt|dist_ckpt|save|load)_|^pipeline_dtype$|^muon_|^sglang_|^fp8_(interval$|margin$|amax_)|"
-    r"(^|_)(eval|generation|log_?prob|infer|rollout|val|vit|critic)_|^ref_"
+    r"(^|_)(eval|generation|log_?prob|infer|rollout|val|vit|critic)_|^ref_|"
+    r"^pad_to_"
 )
+# Keys that switch their section on.
+_SWITCHES = ("enable", "enabled")
 _FP32 = ("fp32", "float32", "torch.float32")
 # Values that switch nothing on.
 _NEUTRAL = ("", "none", "null", "no", "false", "auto", "0", "-1", "[]", "false,")
@@ -65,7 +68,8 @@ def report_unused(keys: Keys, collected: Collected) -> None:
         ):
             why = "adapters, whose rank is not read"
             collected.leave_open("model.lora_rank", ".".join(path), why, place)
-        if not _ABOUT.search(name) or _OTHER_NAMES.search(name):
+        about = path[-2] if name in _SWITCHES and len(path) > 1 else name
+        if not _ABOUT.search(about) or _OTHER_NAMES.search(about):
             continue
         if any(_ELSEWHERE.search(part) for part in path[:-1]):
             continue

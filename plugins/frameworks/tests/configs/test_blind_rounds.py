@@ -942,7 +942,9 @@ def test_batches_and_lengths_without_a_reader_are_named(tmp_path: Path) -> None:
     assert [each.option for each in run.unused] == ["global_batch_size"]
 
 
-@pytest.mark.parametrize(("written", "flash"), [("eager", False), ("flash_attn", True)])
+@pytest.mark.parametrize(
+    ("written", "flash"), [("eager", False), ("flash_attn", True), ("a-b/vllm-flash-attn3", True)]
+)
 def test_ms_swift_names_its_attention(tmp_path: Path, written: str, flash: bool) -> None:
     command = f"swift sft --model Qwen/Qwen3-8B --tuner_type full --attn_impl {written}\n"
     assert read(tmp_path, "a.sh", command).flash_attention is flash
@@ -1039,3 +1041,13 @@ def test_a_program_without_the_trainer_says_so_in_its_name(tmp_path: Path) -> No
         "--per_device_train_batch_size 8 --learning_rate 1e-5 --output_dir out\n"
     )
     assert "precision" not in read(tmp_path, "a.sh", command).defaults
+
+
+def test_sequence_parallelism_of_megatron_deepspeed_is_of_contexts(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.sh", f"{MEGATRON} --ds-sequence-parallel-size 2\n").cp == 2
+
+
+def test_a_section_that_is_switched_on_is_named(tmp_path: Path) -> None:
+    words = "actor_rollout_ref.model.path=a/b actor_rollout_ref.model.mtp.enable=True"
+    run = read(tmp_path, "a.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
+    assert [each.option for each in run.unused] == ["actor_rollout_ref.model.mtp.enable"]
