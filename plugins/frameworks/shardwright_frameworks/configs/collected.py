@@ -125,7 +125,6 @@ class Collected:
             return True
         reported = [(one.place, one.option) for one in self.unknown]
         reported += [(one.place, one.option) for one in self.unresolved]
-        reported += [(one.place, one.option) for one in self.unused]
         for at, option in reported:
             last = re.split(r"[.=\s]", option)[-1].lstrip("-").replace("-", "_")
             if at == str(place) and last == name:
@@ -241,10 +240,9 @@ class Collected:
             self.unknown.append(found)
 
     def report_unused(self, option: str, place: Place, why: str) -> None:
-        """A key that is not taken into account, or that has no effect."""
-        found = UnusedOption(option=option, place=str(place), why=why)
-        if found not in self.unused:
-            self.unused.append(found)
+        """A key that is not taken into account, or that has no effect; its first reason counts."""
+        if all((option, str(place)) != (each.option, each.place) for each in self.unused):
+            self.unused.append(UnusedOption(option=option, place=str(place), why=why))
 
     def get(self, key: str) -> Value:
         """The value of a key, set or derived; otherwise None."""

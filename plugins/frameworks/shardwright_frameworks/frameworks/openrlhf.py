@@ -11,6 +11,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    flash_of,
     read_by,
     text_of,
     word_of,
@@ -38,6 +39,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     ),
     "param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
     "ds.param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
+    "ds.attn_implementation": ("flash_attention", flash_of),
     "actor.optim": ("optimizer", {"adam": "adamw", "muon": "muon"}.get),
     "model.optim": ("optimizer", {"adam": "adamw", "muon": "muon"}.get),
 }  # fmt: skip

@@ -176,7 +176,8 @@ def collect_verl(
         collected.leave_open("tp", "megatron.tensor_model_parallel_size", why, place)
     each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
     collected.default(
-        _SOURCE, tp=1, pp=1, vpp=1, cp=1, ep=1, precision="bf16", optimizer="adamw",
+        _SOURCE, tp=1, pp=1, vpp=1, cp=1, ep=1, precision="bf16",
+        optimizer="adam" if megatron else "adamw",
         sequence_parallel=megatron, recompute="none" if megatron or _engine(given) == "automodel"
         else "full", nodes=1, **dict(each)
     )  # fmt: skip

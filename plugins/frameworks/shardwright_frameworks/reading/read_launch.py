@@ -94,6 +94,8 @@ def _read_arguments(
 ) -> Collected:
     collected = Collected(files=[name for name in reading.sourced if HERE not in name])
     collect_ranks(launch, header, collected)
+    if any("ds_ssh" in each.reason for each in reading.unknowns):
+        collected.defaults.pop("nodes", None)  # it runs on the nodes of a host file
     source = LaunchSource(
         launch=launch, reading=reading, folder=folder, collected=collected, variables=variables
     )

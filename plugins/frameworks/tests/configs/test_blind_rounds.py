@@ -1048,6 +1048,26 @@ def test_sequence_parallelism_of_megatron_deepspeed_is_of_contexts(tmp_path: Pat
 
 
 def test_a_section_that_is_switched_on_is_named(tmp_path: Path) -> None:
-    words = "actor_rollout_ref.model.path=a/b actor_rollout_ref.model.mtp.enable=True"
+    section = "actor_rollout_ref.actor.megatron"
+    words = (
+        f"{section}.tensor_model_parallel_size=2 {section}.qat.enable=True "
+        "actor_rollout_ref.model.mtp.enable=True"
+    )
     run = read(tmp_path, "a.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
-    assert [each.option for each in run.unused] == ["actor_rollout_ref.model.mtp.enable"]
+    assert run.defaults["optimizer"].value == "adam"
+    assert [each.option.rpartition("model.")[2] for each in run.unused] == [
+        f"{section}.qat.enable",
+        "mtp.enable",
+    ]
+
+
+def test_the_hosts_of_a_file_are_not_one_node(tmp_path: Path) -> None:
+    command = MEGATRON.replace("torchrun --nproc_per_node 8", "deepspeed") + " --deepspeed"
+    assert read(tmp_path, "a.sh", f"{command}\n").answer("nodes") == 1
+    ranks = "N=$(ds_ssh nvidia-smi --query-gpu=name | wc -l)\n"
+    assert read(tmp_path, "b.sh", f"{ranks}{command} --seed $N\n").answer("nodes") is None
+
+
+def test_openrlhf_names_its_attention(tmp_path: Path) -> None:
+    command = "deepspeed --module openrlhf.cli.train_sft --ds.attn_implementation flash_attention_2"
+    assert read(tmp_path, "a.sh", f"{command} --train.batch_size 8\n").flash_attention
