@@ -37,6 +37,12 @@ def truth_of(value: Any) -> bool | None:
     return truth(str(value)) if isinstance(value, (str, int)) else None
 
 
+def opposite_of(value: Any) -> bool | None:
+    """The opposite of a switch (`no_weight_tying`)."""
+    on = truth_of(value)
+    return None if on is None else not on
+
+
 def recompute_of(value: Any) -> str | None:
     """`full` for a switch that is on, `none` for one that is off."""
     on = truth_of(value)
@@ -51,6 +57,15 @@ def if_on(value: str | float) -> Reader:
 def word_of(value: Any) -> str | None:
     """A text in lower case."""
     return value.strip().lower() or None if isinstance(value, str) else None
+
+
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def dtype_of(value: Any) -> str | None:
+    """The precision of a torch type (`torch.bfloat16`, `bf16`)."""
+    word = str(value).strip().lower().removeprefix("torch.")
+    return word if word in _DTYPES.values() else _DTYPES.get(word)
 
 
 def flash_of(value: Any) -> bool | None:

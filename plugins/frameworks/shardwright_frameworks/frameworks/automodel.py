@@ -13,6 +13,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     collect_keys,
     degree_of,
+    dtype_of,
     flash_of,
     if_on,
     read_by,
@@ -24,15 +25,8 @@ from shardwright_frameworks.configs.keyed_values import (
 from shardwright_frameworks.frameworks.flavors import collect_figures
 
 _SOURCE = "NeMo Automodel 2026-11, components/distributed/config.py"
-_DTYPES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16",
-           "float32": "fp32", "fp32": "fp32"}  # fmt: skip
 _STAGES = {"fsdp2": 3, "megatron_fsdp": 3, "ddp": 0}
 _CLASSES = {"FSDP2Manager": "fsdp2", "MegatronFSDPManager": "megatron_fsdp", "DDPManager": "ddp"}
-
-
-def dtype_of(value: Any) -> str | None:
-    """The precision of a torch type (`torch.bfloat16`, `bf16`)."""
-    return _DTYPES.get((word_of(value) or "").removeprefix("torch."))
 
 
 def _recompute(value: Any) -> str | None:

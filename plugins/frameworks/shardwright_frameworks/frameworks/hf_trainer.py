@@ -18,6 +18,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    dtype_of,
     flash_of,
     if_on,
     read_by,
@@ -72,7 +73,6 @@ _KEYS: dict[str, tuple[str, Reader]] = {
 _ABOUTS = {key: about for key, (about, _) in _KEYS.items()}
 # Published weights in few bits, by their names.
 _FEW_BITS = re.compile(r"GPTQ|AWQ|AQLM|HQQ|Int[48]\b|bnb-[48]bit", re.I)
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 _NONE = ("null", "none")
 _LENGTHS = (
     ("max_prompt_length", "max_completion_length"),  # of TRL's learning from own answers
@@ -183,7 +183,7 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
         drop_adapter(collected)
     for key in {"torch_dtype", "dtype"} & by_key.keys():
         value, place, option = by_key[key]  # of the weights, without mixed precision
-        if (word := _DTYPES.get(str(value))) is not None:
+        if (word := dtype_of(value)) not in (None, "fp32"):
             collected.use(option, place)
             collected.set_first("precision", word, place, option)
     for prompt, answer in _LENGTHS:

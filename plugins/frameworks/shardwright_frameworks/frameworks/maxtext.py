@@ -14,6 +14,7 @@ from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
     degree_of,
+    dtype_of,
     read_by,
     text_of,
     truth_of,
@@ -30,7 +31,6 @@ _QUANTIZATION = {
     "fp8_nanoo": "fp8", "te_fp8_delayedscaling": "fp8", "te_fp8_currentscaling": "fp8",
     "te_mxfp8": "mxfp8", "te_nvfp4": "nvfp4",
 }  # fmt: skip
-_DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 _KEYS: dict[str, tuple[str, Reader]] = {
     **read_by(
         degree_of,
@@ -301,7 +301,7 @@ def _words(given: Given, collected: Collected) -> None:
     if quantization is not None and kind is not None:
         collected.set("precision", kind, quantization[1], "quantization")
     elif dtype is not None:
-        collected.set("precision", _DTYPES.get(str(dtype[0])), dtype[1], "dtype")
+        collected.set("precision", dtype_of(dtype[0]), dtype[1], "dtype")
     attention = given.get("attention")
     if attention is not None and "flash" in str(attention[0]):
         collected.set("flash_attention", True, attention[1], "attention")

@@ -7,7 +7,7 @@ from __future__ import annotations
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Option, Options, option_key
 from shardwright_frameworks.configs.keyed_file import KeyedFile
-from shardwright_frameworks.configs.keyed_values import degree_of
+from shardwright_frameworks.configs.keyed_values import degree_of, dtype_of
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.frameworks import hf_trainer, megatron
 from shardwright_frameworks.frameworks.objectives import report_objective
@@ -80,10 +80,9 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
     if not deepspeed and "fsdp" not in options:
         collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
     _fill_batch(options, collected)
-    types = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-    types |= {word: word for word in types.values()}
-    words = ("precision", types.get)
-    options.collect_words(collected, {"torch_dtype": words, "dtype": words})
+    options.collect_words(
+        collected, dict.fromkeys(("torch_dtype", "dtype"), ("precision", dtype_of))
+    )
     _add_answers(options, collected)
     _collect_tuner(options, collected, place)
     return deepspeed

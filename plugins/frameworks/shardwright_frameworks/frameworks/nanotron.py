@@ -12,6 +12,7 @@ from shardwright_frameworks.configs.keyed_values import (
     collect_unknown,
     count_of,
     degree_of,
+    dtype_of,
     flash_of,
     if_on,
     recompute_of,
@@ -20,7 +21,6 @@ from shardwright_frameworks.configs.keyed_values import (
 from shardwright_frameworks.frameworks.model_config import KEYS as MODEL_KEYS
 
 _DEFAULTS = "nanotron v0.5, src/nanotron/config/parallelism_config.py"
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "torch.bfloat16": "bf16"}
 
 
 def _engine(value: Any) -> str | None:
@@ -48,7 +48,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "optimizer.zero_stage": ("zero_stage", count_of),
     "optimizer.optimizer_factory.name": ("optimizer", word_of),
     "optimizer.accumulate_grad_in_fp32": ("gradient_reduction", if_on("fp32")),
-    "model.dtype": ("precision", lambda value: _DTYPES.get(str(value).lower())),
+    "model.dtype": ("precision", dtype_of),
     "model.model_config._attn_implementation": ("flash_attention", flash_of),
     "model.model_config.num_kv_heads": ("model.num_kv_heads", degree_of),  # of its Starcoder2
     "model.model_config.moe_num_experts": ("model.num_experts", degree_of),

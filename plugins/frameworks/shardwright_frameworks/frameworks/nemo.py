@@ -21,6 +21,7 @@ from shardwright_frameworks.configs.keyed_values import (
     count_of,
     degree_of,
     flash_of,
+    opposite_of,
     read_by,
     truth_of,
     word_of,
@@ -81,15 +82,6 @@ def _layout_text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _optimizer(value: Any) -> str | None:
-    return word_of(value)
-
-
-def _untied(value: Any) -> bool | None:
-    untied = truth_of(value)
-    return None if untied is None else not untied
-
-
 KEYS: dict[str, tuple[str, Reader]] = {
     **{key: (about, degree_of) for key, about in (DEGREES | SIZES).items()},
     **read_by(
@@ -114,7 +106,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "activations_checkpoint_granularity": ("recompute", _granularity),
     "recompute_granularity": ("recompute", _granularity),
     "activation": ("model.gated_mlp", _gated),
-    "untie_embeddings_and_output_weights": ("model.tied_embeddings", _untied),
+    "untie_embeddings_and_output_weights": ("model.tied_embeddings", opposite_of),
 }  # fmt: skip
 _METHODS = (("recompute_method",), ("activations_checkpoint_method",))
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}

@@ -15,12 +15,13 @@ from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
     degree_of,
+    dtype_of,
     recompute_of,
     text_of,
     truth_of,
     word_of,
 )
-from shardwright_frameworks.frameworks.automodel import class_of, dtype_of
+from shardwright_frameworks.frameworks.automodel import class_of
 from shardwright_frameworks.frameworks.nemo import KEYS, Values, values_of_files
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder

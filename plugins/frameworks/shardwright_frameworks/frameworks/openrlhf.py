@@ -11,16 +11,15 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    dtype_of,
     flash_of,
     read_by,
     text_of,
-    word_of,
 )
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.imported_run import Value
 from shardwright_frameworks.shell.text_marks import Place
 
-_DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 _KEYS: dict[str, tuple[str, Reader]] = {
     **read_by(
         degree_of,
@@ -37,8 +36,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
         text_of,
         {"model.name": "pretrain model.model_name_or_path actor.model_name_or_path"},
     ),
-    "param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
-    "ds.param_dtype": ("precision", lambda value: _DTYPES.get(word_of(value) or "")),
+    **dict.fromkeys(("param_dtype", "ds.param_dtype"), ("precision", dtype_of)),
     "ds.attn_implementation": ("flash_attention", flash_of),
     "actor.optim": ("optimizer", {"adam": "adamw", "muon": "muon"}.get),
     "model.optim": ("optimizer", {"adam": "adamw", "muon": "muon"}.get),

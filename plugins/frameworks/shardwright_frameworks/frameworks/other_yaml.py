@@ -14,6 +14,7 @@ from shardwright_frameworks.configs.keyed_values import (
     collect_keys,
     degree_of,
     flash_of,
+    opposite_of,
     read_by,
     recompute_of,
     truth_of,
@@ -38,11 +39,6 @@ def _stages(value: Any) -> int | None:
     return 1 if str(value) == "0" else degree_of(value)
 
 
-def _untied(value: Any) -> bool | None:
-    on = truth_of(value)
-    return None if on is None else not on
-
-
 _NEOX: dict[str, tuple[str, Reader]] = {
     "pipe_parallel_size": ("pp", _stages),
     "model_parallel_size": ("tp", degree_of),
@@ -53,7 +49,7 @@ _NEOX: dict[str, tuple[str, Reader]] = {
     "num_kv_heads": ("model.num_kv_heads", degree_of),
     "seq_length": ("seq_len", degree_of),
     "max_position_embeddings": ("model.max_positions", degree_of),
-    "no_weight_tying": ("model.tied_embeddings", _untied),
+    "no_weight_tying": ("model.tied_embeddings", opposite_of),
     "checkpoint_activations": ("recompute", recompute_of),
     "precision": ("precision", _precision),
     "moe_num_experts": ("model.num_experts", degree_of),

@@ -18,6 +18,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    dtype_of,
     text_of,
     truth_of,
     word_of,
@@ -43,7 +44,6 @@ _SCHEDULES = {
     "dualpipev": "dualpipev",
     "loopedbfs": "looped-bfs",
 }
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def _schedule(value: Any) -> str | None:
@@ -233,7 +233,7 @@ def _collect_together(last: Mapping[str, tuple[Any, Place, str]], collected: Col
     for key in ("mixed_precision_param", "dtype"):
         if "precision" not in collected.placed and key in last:
             value, place, name = last[key]
-            kind = _DTYPES.get(str(value))
+            kind = dtype_of(value)
             if key != "dtype" or kind != "fp32":
                 collected.set("precision", kind, place, name)
     stage = last.get("pipeline_parallel_layers_per_stage")

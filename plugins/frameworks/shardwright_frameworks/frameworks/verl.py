@@ -16,6 +16,7 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
     degree_of,
+    dtype_of,
     if_on,
     read_by,
     recompute_of,
@@ -31,14 +32,9 @@ from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place
 
 _SOURCE = "verl 2026-08, verl/trainer/config"
-_DTYPES = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16"}
 _ACTOR: tuple[str, ...] = ("actor_rollout_ref", "actor")
 _ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
 _KNOWN_ENGINES = ("", "fsdp", "dp", "megatron", "automodel", "torchtitan", "veomni")
-
-
-def _dtype(value: Any) -> str | None:
-    return _DTYPES.get(word_of(value) or "")
 
 
 def _granularity(value: Any) -> str | None:
@@ -65,7 +61,7 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
          "optimizer_offload": "optimizer_cpu_offload offload_policy"},
     ),
     "recompute_num_layers": ("recompute_layers", count_of),
-    "dtype": ("precision", _dtype),
+    "dtype": ("precision", dtype_of),
     "recompute_granularity": ("recompute", _granularity),
 }  # fmt: skip
 # Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
