@@ -87,6 +87,10 @@ def plan_brief(planned: Planned, *, command: str = "", version: str = "") -> Bri
     )
 
 
+_LOSSES = " without failures"
+"""Of the dollars and energy of a step; the details have them with failures."""
+
+
 def _headline(planned: Planned, best: Mapping[str, Any] | None) -> str:
     if best is None:
         return f"No plan of {planned.model} fits on {planned.cluster}: {planned.why}."
@@ -94,7 +98,7 @@ def _headline(planned: Planned, best: Mapping[str, Any] | None) -> str:
     if best.get("rate") is not None:
         text += f", {format_count(best['rate'])} {best['counted_in']} per second"
     if best.get("usd_per_million") is not None:
-        text += f", {_value(best, 'usd_per_million')} per million {best['counted_in']}"
+        text += f", {_value(best, 'usd_per_million')} per million {best['counted_in']}{_LOSSES}"
     return text.replace("\n", " ") + "."
 
 
@@ -129,8 +133,8 @@ def _facts(best: Mapping[str, Any]) -> tuple[Fact, ...]:
         "rate": f"{best['counted_in'].capitalize()} per second",
         "mfu": "MFU",
         "peak_memory_bytes": "Peak memory",
-        "usd_per_million": f"Cost per million {per}s",
-        "kwh_per_million": f"Energy per million {per}s",
+        "usd_per_million": f"Cost per million {per}s{_LOSSES}",
+        "kwh_per_million": f"Energy per million {per}s{_LOSSES}",
         "productive_time": "Productive time",
     }
     facts = [
@@ -175,7 +179,7 @@ def _decision(planned: Planned) -> Section:
     return Section(
         title="Decision",
         tables=tuple(tables),
-        note=_prices(planned.rows) if rows else "",
+        note=f"Costs are{_LOSSES}. {_prices(planned.rows)}" if rows else "",
         short=True,
     )
 

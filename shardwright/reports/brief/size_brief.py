@@ -162,7 +162,7 @@ def _trade_offs(data: Mapping[str, Any]) -> Table | None:
         )
         for one in points
     )
-    heads = ("trade-off", ">devices", ">time", ">cost", ">energy", "layout")
+    heads = ("device", ">devices", ">time", ">cost", ">energy", "layout")
     return Table(heads=heads, rows=rows)
 
 
