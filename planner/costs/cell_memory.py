@@ -15,12 +15,10 @@ from planner.costs.priced_model import (
     Known,
     PricedModel,
     held_in_ranges,
-    least_crossing,
     of_each,
 )
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
-from simulator.memory.blocks import MESSAGE_COUNTS
 from simulator.memory.held import (
     Elements,
     Figures,
@@ -31,11 +29,6 @@ from simulator.memory.held import (
 from simulator.schedules.in_flight import in_flight as held_by_ranks
 
 Shape = tuple[tuple[int, ...], ...]
-
-
-def _least_cuts(cell: Cell) -> int:
-    """Cuts at the stages of a rank with an end of the chain: two each, none at the end."""
-    return 2 * cell.degrees.vpp - 1 - (cell.degrees.pp == 1)
 
 
 class Places:
@@ -76,7 +69,7 @@ class Places:
 
 
 # The moments of a step that `CellMemory.moments` counts, in the order of its static bytes.
-_BEFORE, _FIRST, _AFTER, _END = range(4)
+_BEFORE, _FIRST, _BETWEEN, _STEADY, _LAST, _END = range(6)
 
 
 class CellMemory:
@@ -101,11 +94,10 @@ class CellMemory:
         degrees = cell.degrees
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
         key = ("lacks", degrees.tp, cell.micro_batch, *sharing, degrees.pp)
-        alone, over_cut = self._known.once(key, lambda: self._lacks(cell))
-        return alone + _least_cuts(cell) * over_cut
+        return self._known.once(key, lambda: self._lacks(cell))
 
-    def _lacks(self, cell: Cell) -> tuple[float, float]:
-        """Missing bytes at the fuller moment of `missing_bytes` without messages; for each cut."""
+    def _lacks(self, cell: Cell) -> float:
+        """Missing bytes at the fuller moment of `missing_bytes`."""
         degrees, room = cell.degrees, self.capacity_bytes
         total, trained = (
             float(held.count[0, -1]) / degrees.pp
@@ -116,12 +108,10 @@ class CellMemory:
             # Surely too much: what else it lacks is estimated from the smallest micro-batch.
             smallest = self.model.micro_batches[0]
             working = float(self._least_activations(degrees.tp, smallest).max())
-            crossing = self._least_crossing(cell, smallest) * cell.micro_batch / smallest
-            return mean + working - room, crossing
+            return mean + working - room
         least = self._least_activations(degrees.tp, cell.micro_batch)
         running = float((self._alone(cell) + least).max())
-        crossing = 0.0 if least.max() > room else self._least_crossing(cell, cell.micro_batch)
-        return max(mean, running) - room, crossing
+        return max(mean, running) - room
 
     def parameters(self, tp: int, shares: int = 1) -> HeldParameters:
         """Parameters of every range of blocks at a tp degree, sharded over a number of replicas."""
@@ -167,54 +157,51 @@ class CellMemory:
         kept: tuple[int, ...],
         over: Array,
         first_bytes: Array,
+        *,
+        early: bool,
     ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
         """Static bytes of stages between any two cuts at the moments of a step, and the loads of
-        every stage.
+        every stage, of 1f1b and gpipe.
 
         kept   in flight per stage
         over   [m] bytes over each cut
         first_bytes  (a column, or of any two cuts) while the backward of a stage's first block
                      runs, beyond other micro-batches, at least
+        early  receives are posted early (simulator/memory/moments.py, rank_moments)
 
-        The moments of simulator/memory/blocks.py, rank_memory: gradients come with the first
-        backward.
-            more micro-batches than in flight   the last time that all are in flight
-            all in flight at once               the last forward; the end of the first backward,
-                                                when gradients come; the second backward
+        The fullest of those moments; gradients come with the first backward.
+            more micro-batches than in flight   backwards with all in flight; the next activation is
+                                                there before all but the last of them
+            all in flight at once               the last forward; the end of the first backward; the
+                                                second backward
             always                              the last backward; the end
+        Behind the first backward, a gradient is being sent.
         """
-        micro, arriving = cell.num_microbatches, over[:-1, None]
+        micro, arriving, ahead = cell.num_microbatches, over[:-1, None], over[None, :] * early
         fixed, gradients = self._state_ranges(cell)
         fixed = fixed + self.given_bytes(cell)
-        if cell.degrees.pp > 1:
-            incoming, outgoing = MESSAGE_COUNTS
-            fixed = fixed + incoming * arriving + outgoing * over[None, :]
         exchange = self.exchange_bytes(cell, self.trained(cell.degrees.tp).count)
-        more = (0.0, gradients + arriving + first_bytes, gradients, gradients + exchange)
+        later = gradients + arriving
+        more = (
+            ahead,
+            later + first_bytes + ahead * (micro > 1),
+            later + ahead,
+            later + arriving,
+            later,
+            later + exchange,
+        )
         end = Load(in_flight=0, static=_END, rises=False)
 
         def loads(k: int) -> tuple[Load, ...]:
-            if cell.degrees.vpp > 1:
-                return (Load(in_flight=k, static=_AFTER), end)
-            after = [Load(in_flight=1, static=_AFTER)] if micro > 1 else []
+            last = [Load(in_flight=1, static=_LAST)] if micro > 1 else []
             if micro > k:
-                return (end, *after, Load(in_flight=k, static=_AFTER))
+                steady = [Load(in_flight=k, static=_STEADY)] if micro > k + 1 else []
+                return (end, *last, Load(in_flight=k, static=_BETWEEN), *steady)
             first = Load(in_flight=k - 1, static=_FIRST, rises=False)
-            second = [Load(in_flight=k - 1, static=_AFTER)] if k > 1 else []
-            return (end, *after, Load(in_flight=k, static=_BEFORE), first, *second)
+            second = [Load(in_flight=k - 1, static=_BETWEEN)] if k > 2 else []
+            return (end, *last, Load(in_flight=k, static=_BEFORE), first, *second)
 
         return tuple(np.ceil(fixed + each) for each in more), tuple(loads(k) for k in kept)
-
-    def _least_crossing(self, cell: Cell, micro_batch: int) -> float:
-        """Lower bound on the bytes of a receive buffer over any cut, for micro-batches of that
-        size."""
-        degrees = cell.degrees
-        if degrees.pp == 1:
-            return 0.0
-        return self._known.once(
-            ("crossing", degrees.tp, micro_batch),
-            lambda: least_crossing(self.model.graph(micro_batch, degrees.tp)),
-        )
 
     def states(self, cell: Cell, held: Elements) -> tuple[float, float]:
         """Bytes of parameters and optimizer states, and of gradients; temporary memory of FSDP2

@@ -106,10 +106,12 @@ class CellTimes:
             work_s = cell.num_microbatches * sum(blocks[kind][0].work_s for kind in kinds)
         return slowest_rank(self._model.group(cell, rank), work_s)
 
-    def block_costs(self, cell: Cell, rank: int, at: Index, *, last: bool) -> BlockCosts:
+    def block_costs(
+        self, cell: Cell, rank: int, at: Index, *, last: bool, fewer_bytes: float
+    ) -> BlockCosts:
         """Costs of blocks of the kinds `at` [n] on a rank, with its gathering of parameters.
 
-        last  at the last stage
+        last, fewer_bytes  as ChainCosts.block_costs
         """
         chain = self.chain(cell, rank)
         before, behind = self.gathers(cell, rank)
@@ -120,7 +122,7 @@ class CellTimes:
         parts = cell.schedule == "gpipe" or cell.splits_backward
         rest = behind if parts else before - least[:, None] + behind
         return replace(
-            chain.block_costs(at, last=last),
+            chain.block_costs(at, last=last, fewer_bytes=fewer_bytes),
             forward_s=slowest * (chain.forward_s + least)[at],
             backward_s=slowest * (chain.backward_s + rest)[at],
         )

@@ -157,6 +157,14 @@ class SimulatorCosts:
         sends = np.asarray(
             [[self.times.send_s(cell, s, size) for size in sizes.tolist()] for s in stages]
         )[:, where]
+        # By so much the messages under way are fewer in the forwards of `moments`' steady moment.
+        early = self._receives_early(cell)
+        most = float(over.max())
+        between = most - least_crossing(graph) if early and degrees.pp > 1 else most
+
+        def steady(stage: int) -> bool:
+            return (stage > 0 or early) and cell.num_microbatches > kept[stage] + 1
+
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
         if cell.needs_timeline:
@@ -170,6 +178,7 @@ class SimulatorCosts:
                 kept,
                 over,
                 chain.first_bytes[at][lattice.first_blocks],
+                early=early,
             )
             tails = tuple(self._tails.of_ranges(cell, rank) for rank in places)
         return PartitionProblem(
@@ -178,9 +187,10 @@ class SimulatorCosts:
             schedule="gpipe" if cell.schedule == "gpipe" else "1f1b",
             num_microbatches=cell.num_microbatches,
             costs=tuple(
-                self.times.block_costs(cell, rank, at, last=last)
+                self.times.block_costs(cell, rank, at, last=last, fewer_bytes=more * steady)
                 for rank in places
-                for last in (False, True)
+                for steady in (False, True)
+                for last, more in ((False, between), (True, most))
             ),
             slots=tuple(
                 StageSlot(
@@ -189,7 +199,7 @@ class SimulatorCosts:
                     capacity_bytes=self.model.cluster.device_at(
                         degrees.rank(pp=cell.rank_of(s))
                     ).usable_bytes,
-                    costs=2 * at_rank[s] + (s == stages[-1]),
+                    costs=4 * at_rank[s] + 2 * steady(s) + (s == stages[-1]),
                     tail=at_rank[s],
                     forward_s=beside[at_rank[s]][0],
                     backward_s=beside[at_rank[s]][1],
@@ -218,6 +228,10 @@ class SimulatorCosts:
             return over
 
         return self._known.once(("over", cell.micro_batch, cell.degrees.tp), found)
+
+    def _receives_early(self, cell: Cell) -> bool:
+        """Whether receives are posted early: on CPUs."""
+        return self.model.group(cell, 0).device.type == "cpu"
 
     def split(self, cell: Cell) -> SplitProblem:
         """The problem of a cell whose step the timeline tells."""
@@ -248,7 +262,7 @@ class SimulatorCosts:
 
         def of_costs(figures: Iterable[Array]) -> tuple[Array, ...]:
             """A figure [K] or [K, S] of each place's kinds, block by block, for each of `costs`."""
-            return tuple(found for figure in figures for found in (figure[at],) * 2)
+            return tuple(found for figure in figures for found in (figure[at],) * 4)
 
         chains = [self.times.chain(cell, rank) for rank in ranks]
         return SplitProblem(
@@ -259,6 +273,7 @@ class SimulatorCosts:
                 num_microbatches=cell.num_microbatches,
                 stages_per_rank=cell.degrees.vpp,
             ),
+            early=self._receives_early(cell),
             states=states,
             exchange=exchange,
             tail_s=tail_s,

@@ -103,14 +103,18 @@ class ChainCosts:
         whole = self.kept_bytes + self.backward_transient_bytes
         return np.asarray(whole.min(axis=1) - self.input_bytes)
 
-    def block_costs(self, at: Index, *, last: bool) -> BlockCosts:
+    def block_costs(self, at: Index, *, last: bool, fewer_bytes: float = 0.0) -> BlockCosts:
         """Costs of blocks of the kinds `at` [n]. The last stage sends no output, so its forward
-        peak may count for more."""
+        peak may count for more.
+
+        fewer_bytes   of messages under way during a forward than during a backward, at most
+        """
         leaving: float | Array = self.output_bytes[:, None]  # among what is kept
         if not self.branched:
             leaving = 0.0 if last else float(self.output_bytes[at[:-1]].min(initial=0.0))
         transient = np.maximum(
-            self.backward_transient_bytes, self.forward_transient_bytes - leaving
+            self.backward_transient_bytes,
+            self.forward_transient_bytes - leaving - fewer_bytes,
         )
         return BlockCosts(
             forward_s=self.forward_s[at],

@@ -14,17 +14,15 @@ blocks per stage rounded down. The objective is the end of the event timeline wi
     W    what is kept
     end  parameters, optimizer states and gradients
 
-A forward adds a micro-batch to its stage; I leaves of it what its weights' gradients still need, W
-takes that too; a full B is both (Qi et al., arXiv 2401.10241, section 2.3 and equation 7; the same
-count as schedules/in_flight.py). Ranks run their actions in order whatever these take, so that
-memory needs no timeline.
+with the messages that are under way. Ranks run their actions in order whatever these take, so that
+memory needs no timeline (simulator/memory/moments.py).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -32,7 +30,7 @@ import numpy.typing as npt
 
 from planner.chain.problem import Array, PartitionProblem, stage_times
 from profiles.errors import InputError
-from simulator.memory.blocks import MESSAGE_COUNTS
+from simulator.memory.moments import rank_moments
 from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import Placement, Schedule, build_schedule, schedule_kind
@@ -51,6 +49,7 @@ class SplitProblem:
                step long, and what comes in equal shares with each stage's first backward
     exchange   bytes that come and go behind its last backward
     tail_s     seconds of a rank with these ranges after its last backward
+    early      receives are posted early (simulator/memory/moments.py, rank_moments)
     over_bytes   [n + 1] per micro-batch over each cut; 0 at both ends
     outputs_counted   what a block hands on is among its saved_bytes, and not in the chain's edges
 
@@ -67,6 +66,7 @@ class SplitProblem:
     exchange: Callable[[Ranges], float]
     tail_s: Callable[[int, Ranges], float]
     over_bytes: Array
+    early: bool = False
     outputs_counted: bool = False
     weight_s: tuple[Array, ...]
     weight_bytes: tuple[Array, ...]
@@ -149,19 +149,17 @@ Counts = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitMoments:
-    """Moments at which a rank of v stages may need most memory: one action runs at each.
+    """The different moments of a rank of v stages (simulator/memory/moments.py), as arrays.
 
-    whole     [moments, v] micro-batches of which a stage keeps all, that of the action included
-    half      [moments, v] micro-batches of which it keeps what their W needs
-    turn      [moments] which of the rank's stages runs
-    backward  [moments] True for B and I
-    weights   [moments] True for W
-    first     [moments] True for a stage's first B or I, with which its gradients come
-    begun     [moments] stages whose gradients are there
+    whole, half, arriving, returning, leaving   [moments, v]
+    turn, first, begun   [moments];  backward  True for B and I;  weights  for W
     """
 
     whole: Counts
     half: Counts
+    arriving: Counts
+    returning: Counts
+    leaving: Counts
     turn: Counts
     backward: Counts
     weights: Counts
@@ -171,7 +169,13 @@ class SplitMoments:
 
 @functools.cache
 def split_moments(
-    name: str, num_ranks: int, num_microbatches: int, stages_per_rank: int, rank: int
+    name: str,
+    num_ranks: int,
+    num_microbatches: int,
+    stages_per_rank: int,
+    rank: int,
+    *,
+    early: bool = False,
 ) -> SplitMoments:
     """The different moments of a rank of the schedule `name`."""
     schedule = build_schedule(
@@ -180,32 +184,21 @@ def split_moments(
         num_microbatches=num_microbatches,
         stages_per_rank=stages_per_rank,
     )
-    v = stages_per_rank
-    turns = {stage: turn for turn, stage in enumerate(schedule.stages_of(rank))}
-    whole, half = [0] * v, [0] * v
-    begun: set[int] = set()
-    made = []
-    for action in schedule.ranks[rank]:
-        turn, kind = turns[action.stage], action.kind
-        forward, weights = kind is ActionKind.FORWARD, kind is ActionKind.BACKWARD_WEIGHT
-        backward = not (forward or weights)
-        whole[turn] += forward
-        first = backward and turn not in begun
-        made.append((*whole, *half, turn, backward, weights, first, len(begun)))
-        if not forward:
-            begun.add(turn)
-        whole[turn] -= backward
-        half[turn] += (kind is ActionKind.BACKWARD_INPUT) - weights
-    rows = np.asarray(list(dict.fromkeys(made)), dtype=np.intp)
-    return SplitMoments(
-        whole=rows[:, :v],
-        half=rows[:, v : 2 * v],
-        turn=rows[:, 2 * v],
-        backward=rows[:, 2 * v + 1],
-        weights=rows[:, 2 * v + 2],
-        first=rows[:, 2 * v + 3],
-        begun=rows[:, 2 * v + 4],
+    different = tuple(dict.fromkeys(rank_moments(schedule, early=early)[rank]))
+    whole, half, arriving, returning, leaving, turn, kind, first, begun = zip(
+        *different, strict=True
     )
+    backward = [each in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT) for each in kind]
+    weights = [each is ActionKind.BACKWARD_WEIGHT for each in kind]
+    figures = (whole, half, arriving, returning, leaving, turn, backward, weights, first, begun)
+    return SplitMoments(**dict(zip(_FIGURES, map(_counts, figures), strict=True)))
+
+
+_FIGURES = tuple(field.name for field in fields(SplitMoments))
+
+
+def _counts(figure: Sequence[object]) -> Counts:
+    return np.asarray(figure, dtype=np.intp)
 
 
 class RankBytes:
@@ -220,7 +213,9 @@ class RankBytes:
     def __init__(self, problem: SplitProblem, rank: int, ranges: Ranges) -> None:
         schedule, chain = problem.schedule, problem.chain
         micro, stages = schedule.num_microbatches, schedule.stages_of(rank)
-        self._known = split_moments(schedule.name, problem.num_ranks, micro, problem.per_rank, rank)
+        self._known = split_moments(
+            schedule.name, problem.num_ranks, micro, problem.per_rank, rank, early=problem.early
+        )
         sizes = [j - i for i, j in ranges]
         self._firsts = np.cumsum([0, *sizes[:-1]])
         self._stage_of = np.repeat(np.arange(len(ranges)), sizes)
@@ -238,13 +233,19 @@ class RankBytes:
         self._edge = np.asarray([chain.edge_bytes[i, j] for i, j in ranges])
         # Received and sent per micro-batch; what is sent is there only behind a stage's blocks,
         # where it is counted in the chain's edges.
-        crossing = problem.over_bytes[np.asarray(ranges)]
-        self._late = crossing[:, 1] * (not problem.outputs_counted)
-        fixed, gradients = problem.states(ranges)
+        received, sent = problem.over_bytes[np.asarray(ranges)].T
+        self._late = sent * (not problem.outputs_counted)
+        # What the earlier stage of the same rank hands on is counted there.
+        rank_of = schedule.stage_to_rank
+        remote = np.asarray([s == 0 or rank_of[s - 1] != rank for s in stages])
+        self._edge -= received * ~remote
+        known = self._known
+        self._fixed, gradients = problem.states(ranges)
         self._share = gradients / len(ranges)
-        self._fixed = fixed + float((crossing @ np.asarray(MESSAGE_COUNTS)).sum())
-        self._without = self._share * self._known.begun
-        self._at_end = gradients + problem.exchange(ranges)
+        messages = (known.arriving + known.leaving) @ received + known.returning @ sent
+        self._without = self._share * known.begun + messages
+        # The last gradients are being sent until the step ends.
+        self._at_end = gradients + problem.exchange(ranges) + float(received[remote].sum())
 
     def peak(self, strategies: tuple[int, ...] | Counts) -> float:
         """The most bytes at any moment; strategies [blocks of the rank], stage by stage."""

@@ -200,7 +200,10 @@ class StagePrices:
             schedule="1f1b",
             global_batch=key.degrees.dp * key.micro_batch * (in_flight[0] + 1),
         )
-        statics, loads = self._memory.moments(cell, in_flight, over, chain.first_bytes[at][:, None])
+        early = self.types(tp)[kind].device.type == "cpu"
+        statics, loads = self._memory.moments(
+            cell, in_flight, over, chain.first_bytes[at][:, None], early=early
+        )
         return PartitionProblem(
             kinds=kinds_to_tell(graph),
             strategies=tuple(self.model.strategies),

@@ -18,19 +18,15 @@ from simulator.memory.held import (
     held_by_stages,
     host_bytes,
 )
+from simulator.memory.moments import Moment, rank_moments
 from simulator.memory.sharded_units import unit_buffers
 from simulator.memory.static import StaticBytes
-from simulator.schedules.schedule import ActionKind, schedule_kind
+from simulator.schedules.action import ActionKind
+from simulator.schedules.schedule import schedule_kind
 from simulator.schedules.timeline import Timeline
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Plan
 from simulator.values.prediction import MemorySample, RankMemory
-
-MESSAGE_COUNTS = (2, 1)
-"""Messages that a pipeline stage has room for whatever is in flight, of the size of what it
-receives forward and of what it sends forward: an activation received ahead of its forward, a
-gradient still being sent and a gradient received (executor/torch_pipeline.py, Messages). torch's
-runtime by itself has a buffer per micro-batch and direction during the whole step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +35,7 @@ class StageBytes:
 
     kept_bytes            from the forward to the backward of a micro-batch
     forward_peak_bytes, backward_peak_bytes  highest bytes while the micro-batch runs, in addition
-                                             to the other micro-batches
+                                             to the other micro-batches and to messages
     received_bytes, sent_bytes  of activations over its cuts, per micro-batch; the gradients in the
                                 other direction are as large
     first_transient_bytes  during the backward of its first block, which runs last
@@ -60,24 +56,30 @@ def stage_bytes(
     *,
     received: float,
     sent: float,
+    passed_on: bool = False,
     branched: bool = False,
     splits_backward: bool = False,
 ) -> StageBytes:
     """The memory of a stage from its blocks, in the order in which they run.
 
     received, sent    bytes over the cuts before and after the stage
+    passed_on         whether the earlier stage is on the same rank: its output is the input of this
+                      stage, one tensor, and counts as the earlier stage's
     branched          for a graph with branches: a tensor between blocks exists to the end of the
                       micro-batch's backward, once for all blocks that use it and all stages that
                       pass it on. In a chain, a block's output is freed when the next block's
                       backward ends
     splits_backward   an I saves the inputs of W block by block, from the last to the first; those
-                      of the later blocks exist during a block's backward. (Those of the block
-                      itself count from its end on. A whole B of such a schedule counts as an I.)
+                      of the later blocks exist during a block's backward, and the block's from
+                      its end on. A whole B of such a schedule counts as an I
+
+    The gradient of the stage's output exists to the end of its backward; it counts for the last
+    block alone, which usually needs most.
     """
     outputs = [block.output_bytes for block in blocks]
     if not branched:
         outputs = [*(block.input_bytes for block in blocks[1:]), sent]
-    held = first = received
+    held = first = 0.0 if passed_on else received
     forward_peak = backward_peak = 0.0
     weights = [block.weight_bytes * splits_backward for block in blocks]
     aside = sum(weights)
@@ -110,19 +112,10 @@ def stage_memory(
         blocks,
         received=crossing_bytes(graph, cut.first_block),
         sent=crossing_bytes(graph, cut.last_block),
+        passed_on=stage > 0 and plan.pp_rank_of(stage - 1) == plan.pp_rank_of(stage),
         branched=bool(graph.branches),
         splits_backward=schedule_kind(plan.schedule).splits_backward,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """Bytes of a rank at a time, with the parts that are gradients and kept activations."""
-
-    total: float
-    time_s: float
-    gradients: float = 0.0
-    kept: float = 0.0
 
 
 def rank_memory(
@@ -136,80 +129,105 @@ def rank_memory(
     given_bytes: float = 0.0,
     exchange_bytes: float = 0.0,
     host_bytes: float = 0.0,
+    early: bool = False,
 ) -> RankMemory:
     """Peak and timeline of a pipeline rank's memory over the step.
 
     given_bytes     of the inputs and targets of all micro-batches; they count as activations
     exchange_bytes  allocated and freed during the exchange of gradients
     host_bytes      in host memory
+    early           receives are posted early (simulator/memory/moments.py, rank_moments)
 
     Gradients are freed after the optimizer step, so a stage's gradients exist from its first
-    backward. Received tensors of micro-batches in flight count as activations, tensors being sent
-    as communication. With a split backward, a micro-batch keeps `weight_bytes` from its I to its W,
-    which needs no more.
+    backward. Which micro-batches are kept and which messages are under way while an action runs:
+    simulator/memory/moments.py. With a split backward, a micro-batch keeps `weight_bytes` from its
+    I to its W, which needs no more.
     """
-    communication = 0.0
-    if plan.degrees.pp > 1:
-        arriving, leaving = MESSAGE_COUNTS
-        communication = sum(
-            arriving * s.received_bytes + leaving * s.sent_bytes for s in stages.values()
-        )
-    level = static.parameters + static.optimizer + given_bytes + communication
+    level = static.parameters + static.optimizer + given_bytes
     share = static.gradients / max(1, len(stages))
     samples = [MemorySample(time_s=0.0, memory_bytes=level)]
-    moments = [_Moment(level, 0.0)]
-    begun: set[int] = set()
-    kept = 0.0
-    for i, action in enumerate(timeline.actions):
-        if timeline.ranks[i] != rank:
-            continue
-        stage = stages[action.stage]
-        gradients = share * len(begun)
-        if action.kind is ActionKind.FORWARD:
-            high = kept + stage.forward_peak_bytes
-            after = kept + stage.kept_bytes
-        elif action.kind is ActionKind.BACKWARD_WEIGHT:
-            high, after = kept, kept - stage.weight_bytes
-        else:
-            others = kept - stage.kept_bytes
-            high = max(kept, others + stage.backward_peak_bytes)
-            released = action.kind is ActionKind.BACKWARD
-            after = others if released else others + stage.weight_bytes
-            if action.stage not in begun:
-                # Gradients come into being block by block while activations go.
-                begun.add(action.stage)
-                first = others + share + stage.first_transient_bytes
-                if first > high:
-                    high, gradients = first - share, share * len(begun)
+    peaks = []
+    own = [stages[stage] for stage in plan.stages_of(rank)]
+    actions = [i for i, each in enumerate(timeline.ranks) if each == rank]
+    for i, moment in zip(actions, rank_moments(plan.actions, early=early)[rank], strict=True):
+        need = _need(moment, own, share)
         start_s, end_s = timeline.start_s[i], timeline.end_s[i]
-        now = level + gradients + high
-        moments.append(_Moment(now, start_s, gradients, min(kept, high)))
-        samples.append(MemorySample(time_s=start_s, memory_bytes=now))
-        kept = after
-        left = level + share * len(begun) + kept
-        samples.append(MemorySample(time_s=end_s, memory_bytes=left))
+        peaks.append((need, start_s))
+        samples.append(MemorySample(time_s=start_s, memory_bytes=level + need.total))
+        samples.append(MemorySample(time_s=end_s, memory_bytes=level + need.left))
     step_end_s = max(timeline.end_s)
-    end_bytes = level + static.gradients
-    if exchange_bytes:
-        samples += [
-            MemorySample(time_s=step_end_s, memory_bytes=end_bytes + more)
-            for more in (exchange_bytes, 0.0)
-        ]
-    moments.append(_Moment(end_bytes + exchange_bytes, step_end_s, static.gradients))
-    peak = max(moments, key=lambda moment: moment.total)
+    # The last gradients are being sent until the step ends.
+    sent = sum(
+        stages[stage].received_bytes
+        for stage in plan.stages_of(rank)
+        if stage and plan.pp_rank_of(stage - 1) != rank
+    )
+    at_end = _Need(gradients=static.gradients, messages=sent, rise=exchange_bytes)
+    samples += [
+        MemorySample(time_s=step_end_s, memory_bytes=level + each)
+        for each in (at_end.total, static.gradients)
+    ]
+    peak, peak_time_s = max([*peaks, (at_end, step_end_s)], key=lambda each: each[0].total)
     return RankMemory(
         rank=plan.degrees.rank(pp=rank),
         parameters_bytes=static.parameters,
         gradients_bytes=peak.gradients,
         optimizer_bytes=static.optimizer,
         activations_bytes=given_bytes + peak.kept,
-        transient_bytes=max(0.0, peak.total - level - peak.gradients - peak.kept),
-        communication_bytes=communication,
+        transient_bytes=peak.rise,
+        communication_bytes=peak.messages,
         capacity_bytes=capacity_bytes,
-        peak_time_s=peak.time_s,
+        peak_time_s=peak_time_s,
         timeline=tuple(samples),
         host_bytes=host_bytes,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Need:
+    """Bytes of a rank that change from action to action, while one of them runs.
+
+    kept      of micro-batches: before a forward, behind a backward or both, whichever is more
+    messages  under way;  rise  beyond all of these;  left  when the action has ended
+    """
+
+    gradients: float = 0.0
+    kept: float = 0.0
+    messages: float = 0.0
+    rise: float = 0.0
+    left: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.gradients + self.kept + self.messages + self.rise
+
+
+def _need(moment: Moment, stages: Sequence[StageBytes], share: float) -> _Need:
+    """The bytes of a moment; share  gradients of each stage."""
+    running = stages[moment.turn]
+    kept = messages = 0.0
+    for at, stage in enumerate(stages):
+        kept += moment.whole[at] * stage.kept_bytes + moment.half[at] * stage.weight_bytes
+        messages += (moment.arriving[at] + moment.leaving[at]) * stage.received_bytes
+        messages += moment.returning[at] * stage.sent_bytes
+    gradients, rise, freed = share * moment.begun, 0.0, 0.0
+    if moment.kind is ActionKind.FORWARD:
+        rise = running.forward_peak_bytes - running.kept_bytes
+    elif moment.kind is ActionKind.BACKWARD_WEIGHT:
+        freed = running.weight_bytes
+    else:
+        whole = moment.kind is ActionKind.BACKWARD
+        freed = running.kept_bytes - (0.0 if whole else running.weight_bytes)
+        rise = max(0.0, running.backward_peak_bytes - running.kept_bytes)
+        # Gradients come into being block by block while activations go.
+        opening = share + running.first_transient_bytes - running.kept_bytes
+        if moment.first and opening > rise:
+            gradients, rise = gradients + share, opening - share
+    begun = moment.begun + moment.first
+    left = share * begun + kept - freed + messages
+    if rise < 0.0:
+        kept, rise = kept + rise, 0.0
+    return _Need(gradients=gradients, kept=kept, messages=messages, rise=rise, left=left)
 
 
 def plan_memory(
@@ -249,6 +267,7 @@ def plan_memory(
                 given_bytes=given,
                 exchange_bytes=exchange_bytes(held.gradients, group),
                 host_bytes=host_bytes(on_host, group),
+                early=group.device.type == "cpu",
             )
         )
     return tuple(found)

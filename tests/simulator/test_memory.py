@@ -190,7 +190,9 @@ def test_parts_add_up_and_the_course_reaches_the_peak():
         send_backward_s=(0.0,) * 4,
     )
     the_plan = plan(pp=2, vpp=2, num_microbatches=4)
-    for rank in range(2):
+    # At the peak rank 0 runs a backward and still sends one gradient of 4; rank 1 sends two, and
+    # an activation of 4 has arrived early.
+    for rank, under_way in enumerate((4.0, 12.0)):
         stages = {
             s: StageBytes(
                 kept_bytes=100.0,
@@ -210,11 +212,10 @@ def test_parts_add_up_and_the_course_reaches_the_peak():
             capacity_bytes=1e6,
             given_bytes=5.0,
         )
-        # 2 stages x (2 x 4 received + 1 x 3 sent).
-        assert memory.communication_bytes == 22.0
+        assert memory.communication_bytes == under_way
         assert max(s.memory_bytes for s in memory.timeline) == pytest.approx(memory.peak_bytes)
         assert memory.peak_bytes >= memory.static_bytes
-        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + 22.0 + 5.0)
+        assert memory.timeline[-1].memory_bytes == pytest.approx(static().total + 5.0)
         assert memory.activations_bytes >= 5.0
         stamps = [sample.time_s for sample in memory.timeline]
         assert stamps == sorted(stamps)
@@ -237,7 +238,7 @@ def test_the_exchange_may_be_the_peak():
         forward_s=(1.0,), backward_s=(2.0,), send_forward_s=(0.0,), send_backward_s=(0.0,)
     )
     found = rank_memory(
-        plan(pp=1),
+        plan(pp=1, num_microbatches=2),
         0,
         stages={0: stage},
         static=static(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from executor.torch_pipeline import received_early
 from profiles.errors import InputError
+from simulator.memory.moments import rank_moments
 from simulator.schedules.schedule import Schedule, build_schedule, schedule_kind
 from simulator.values.runnable import runnable_schedules
 from tests.executor.fake_accelerator.message_order import Queue, programs, stuck, with_messages
@@ -73,3 +75,45 @@ def test_receives_posted_early_hang_where_both_directions_share_a_queue() -> Non
         rows = {rank: received_early(row) for rank, row in with_messages(schedule).items()}
         hanging += bool(stuck(programs(rows, schedule.stage_to_rank), Queue.RANK))
     assert hanging
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("name", PIPELINES)
+def test_the_simulator_counts_the_messages_that_the_runtime_has_under_way(
+    name: str, early: bool
+) -> None:
+    """From the rows of actions and messages that the executor hands to torch's runtime."""
+    for schedule in schedules(name, (2, 3, 4), (1, 2, 3, 8, 12)):
+        found = rank_moments(schedule, early=early)
+        for rank, row in with_messages(schedule).items():
+            counted = [
+                (moment.arriving, moment.returning, moment.leaving) for moment in found[rank]
+            ]
+            assert counted == under_way(schedule, rank, received_early(row) if early else row)
+
+
+def under_way(schedule: Schedule, rank: int, row: list[Any]) -> list[tuple[tuple[int, ...], ...]]:
+    """At each computation, by stage of the rank: activations and gradients that are there and not
+    used yet, and whether a gradient is being sent."""
+    own, where = schedule.stages_of(rank), schedule.stage_to_rank
+    last = schedule.num_stages - 1
+    arrived, returned, sent = (dict.fromkeys(own, 0) for _ in range(3))
+    found = []
+    for action in row:
+        kind, stage = action.computation_type.name, action.stage_index
+        if kind == "RECV_F":
+            arrived[stage] += 1
+        elif kind == "RECV_B":
+            returned[stage] += 1
+        elif kind == "SEND_B":
+            sent[stage] = 1
+        if not action.is_compute_op:
+            continue
+        if kind == "FORWARD" and stage and where[stage - 1] != rank:
+            arrived[stage] -= 1
+        backward = kind in ("FULL_BACKWARD", "BACKWARD_INPUT")
+        returned[stage] -= backward and stage < last
+        found.append(tuple(tuple(each.values()) for each in (arrived, returned, sent)))
+        if backward and stage and where[stage - 1] == rank:
+            returned[stage - 1] += 1
+    return found
