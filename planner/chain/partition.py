@@ -173,7 +173,8 @@ class PartitionSolver:
         every = np.arange(problem.num_blocks)
         saved = self.lattice.before(costs.saved_bytes[every, fastest])
         kept = saved[end] - saved[start] + problem.edge_bytes[start, end]
-        rise = float(costs.transient_bytes[every, fastest].max())
+        highest = np.maximum(costs.transient_bytes, costs.first_transient_bytes)
+        rise = float(highest[every, fastest].max())
         fits = np.ones(start.size, dtype=bool)
         for load in slot.loads:
             need = problem.static_bytes[load.static][start, end] + load.in_flight * kept

@@ -56,12 +56,19 @@ class BlockCosts:
     saved_bytes      [n, S]  kept from forward to backward, per micro-batch in flight
     transient_bytes  [n, S]  highest bytes alive while the block runs, beyond what is saved of the
                      stage's blocks up to and including it
+    opening_bytes    [n, S]  the same of a stage's first block; None if it is no other there
     """
 
     forward_s: Array
     backward_s: Array
     saved_bytes: Array
     transient_bytes: Array
+    opening_bytes: Array | None = None
+
+    @property
+    def first_transient_bytes(self) -> Array:
+        """[n, S] transient_bytes of a stage's first block."""
+        return self.transient_bytes if self.opening_bytes is None else self.opening_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

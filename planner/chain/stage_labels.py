@@ -92,9 +92,10 @@ class StageLabels:
         parent = np.repeat(np.arange(count), options.size)
         last = np.tile(options, count)
         saved = node.saved_bytes[parent] + self._costs.saved_bytes[block, last]
+        costs = self._costs
+        running = costs.transient_bytes if node.shorter else costs.first_transient_bytes
         rise = np.maximum(
-            node.rise_bytes[parent] - self._costs.saved_bytes[block, last],
-            self._costs.transient_bytes[block, last],
+            node.rise_bytes[parent] - costs.saved_bytes[block, last], running[block, last]
         )
         time = node.backward_s[parent] + self._costs.backward_s[block, last]
         keep = _undominated(saved, rise, time, last)

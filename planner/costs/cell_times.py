@@ -3,6 +3,7 @@ of each rank after its last backward (`CellTails`). Values shared by cells are c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,17 @@ from planner.cell import Cell
 from planner.chain.ideals import Index
 from planner.chain.problem import Array, BlockCosts
 from planner.costs.cell_memory import CellMemory, Places
-from planner.costs.priced_model import ChainCosts, Known, PricedModel, chain_costs, of_each
+from planner.costs.priced_model import (
+    Blocks,
+    ChainCosts,
+    Known,
+    PricedModel,
+    chain_costs,
+    of_each,
+)
 from planner.costs.split_problem import Ranges
 from simulator.memory.held import Held
-from simulator.memory.sharded_units import most_of_kinds, unit_buffers
+from simulator.memory.sharded_units import UnitBuffers, most_of_kinds, unit_buffers
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.in_step import message_in_step
 from simulator.traced.slowest_rank import slowest_rank
@@ -45,12 +53,14 @@ class CellTimes:
 
         def sharded() -> ChainCosts:
             graph = self._model.graph(cell.micro_batch, degrees.tp)
-            buffers = unit_buffers(graph, group, tied=self._model.traced.tied_parameters)
-            blocks = tuple(
-                tuple(unit.beside(cost) for cost in row)
-                for unit, row in zip(most_of_kinds(graph, buffers), alone.blocks, strict=True)
-            )
-            return chain_costs(blocks, branched=alone.branched)
+            tied = self._model.traced.tied_parameters
+            every = range(len(graph.chain)) if cell.pipelined else ()
+            opening = unit_buffers(graph, group, tied=tied, openings=every)
+            if cell.pipelined and not alone.branched:
+                return _behind_each_other(alone, unit_buffers(graph, group, tied=tied), opening)
+            # Blocks with branches may run in another order: as if each were a stage's first.
+            blocks = _with_units(most_of_kinds(graph, opening), alone.blocks)
+            return chain_costs(alone.at.tolist(), blocks, branched=alone.branched)
 
         several = cell.num_microbatches > 1
         of_cell = (cell.zero_stage, degrees.dp, cell.shares, several, cell.pipelined)
@@ -102,8 +112,8 @@ class CellTimes:
         work_s = 0.0
         if cell.degrees.pp == 1:
             blocks = self.chain(cell, rank).blocks
-            kinds = self._model.kinds(cell.micro_batch, cell.degrees.tp)
-            work_s = cell.num_microbatches * sum(blocks[kind][0].work_s for kind in kinds)
+            at = self.chain(cell, rank).at
+            work_s = cell.num_microbatches * sum(blocks[kind][0].work_s for kind in at)
         return slowest_rank(self._model.group(cell, rank), work_s)
 
     def block_costs(
@@ -140,6 +150,30 @@ class CellTimes:
             ("send", sharing, cell.degrees.dp, source, target, size_bytes),
             lambda: message_in_step("send", size_bytes, devices, cluster, sharing=sharing).time_s,
         )
+
+
+def _with_units(buffers: Sequence[UnitBuffers], blocks: Blocks) -> Blocks:
+    return tuple(
+        tuple(unit.beside(cost) for cost in row) for unit, row in zip(buffers, blocks, strict=True)
+    )
+
+
+def _behind_each_other(
+    alone: ChainCosts, buffers: Sequence[UnitBuffers], opening: Sequence[UnitBuffers]
+) -> ChainCosts:
+    """Costs of a pipeline's blocks with the buffers of each: kinds of block by what they follow."""
+    kinds = alone.at.tolist()
+    pairs = list(zip([-1, *kinds[:-1]], kinds, strict=True))
+    first = {pair: at for at, pair in reversed(list(enumerate(pairs)))}
+    numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
+    rows = tuple(alone.blocks[kind] for _, kind in numbers)
+    placed = [first[pair] for pair in numbers]
+    return chain_costs(
+        [numbers[pair] for pair in pairs],
+        _with_units([buffers[at] for at in placed], rows),
+        opening=_with_units([opening[at] for at in placed], rows),
+        branched=False,
+    )
 
 
 class CellTails:

@@ -68,7 +68,7 @@ class SimulatorCosts:
         the busiest rank of devices of several types."""
         graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         seconds, crossing_s, tail_s, any_tail_s = self._least(cell)
-        times = seconds.min(axis=1)[[ref.kind for ref in graph.chain]]
+        times = seconds.min(axis=1)[self.times.chain(cell, 0).at]
         beside = min(sum(self.times.beside(cell, r)) for r in self.places.distinct(cell))
         return ChainTotals(
             total_s=float(times.sum()) + cell.degrees.num_stages * beside,
@@ -124,7 +124,7 @@ class SimulatorCosts:
             busiest = least_busiest_s(times, kinds, degrees.pp)
             if mixed:
                 places = [self.times.seconds(cell, rank).min(axis=1) for rank in range(degrees.pp)]
-                each = np.asarray(places)[:, kinds]
+                each = np.asarray(places)[:, self.times.chain(cell, 0).at]
                 busiest = max(busiest, unlike_busiest_s(each))
                 if fewest:
                     branched = bool(graph.branches)
@@ -146,13 +146,13 @@ class SimulatorCosts:
         graph = self.model.graph(cell.micro_batch, degrees.tp)
         lattice = self._lattice or prefixes(len(graph.chain))
         over = self._over(cell, graph)
-        at = np.asarray(self.model.kinds(cell.micro_batch, degrees.tp))
         places = self.places.distinct(cell)
         position = {self.places.of(cell, rank): index for index, rank in enumerate(places)}
         at_rank = [position[self.places.of(cell, cell.rank_of(s))] for s in stages]
         kept = in_flight(cell)
         beside = [self.times.beside(cell, rank) for rank in places]
         chain = self.times.chain(cell, 0)
+        at = chain.at
         sizes, where = np.unique(over[:-1], return_inverse=True)
         sends = np.asarray(
             [[self.times.send_s(cell, s, size) for size in sizes.tolist()] for s in stages]
@@ -182,7 +182,9 @@ class SimulatorCosts:
             )
             tails = tuple(self._tails.of_ranges(cell, rank) for rank in places)
         return PartitionProblem(
-            kinds=tuple(at.tolist()) if self._lattice else kinds_to_tell(graph),
+            kinds=(
+                tuple(at.tolist()) if self._lattice or not graph.branches else kinds_to_tell(graph)
+            ),
             strategies=tuple(str(strategy.value) for strategy in self.model.strategies),
             schedule="gpipe" if cell.schedule == "gpipe" else "1f1b",
             num_microbatches=cell.num_microbatches,
@@ -237,7 +239,7 @@ class SimulatorCosts:
         """The problem of a cell whose step the timeline tells."""
         graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         ranks = self.places.distinct(cell)
-        at = np.asarray(self.model.kinds(cell.micro_batch, cell.degrees.tp))
+        kinds = self.model.kinds(cell.micro_batch, cell.degrees.tp)
         trained = self.memory.trained(cell.degrees.tp)
 
         @functools.cache
@@ -258,11 +260,11 @@ class SimulatorCosts:
                 weight_gradient_s(kind, devices=devices, cluster=self.model.cluster)
                 for kind in graph.kinds
             )
-            return self.times.slowest(cell, rank) * np.asarray(list(seconds))
+            return self.times.slowest(cell, rank) * np.asarray(list(seconds))[kinds]
 
         def of_costs(figures: Iterable[Array]) -> tuple[Array, ...]:
-            """A figure [K] or [K, S] of each place's kinds, block by block, for each of `costs`."""
-            return tuple(found for figure in figures for found in (figure[at],) * 4)
+            """A figure [n] or [n, S] of each place, for each of `costs`."""
+            return tuple(found for figure in figures for found in (figure,) * 4)
 
         chains = [self.times.chain(cell, rank) for rank in ranks]
         return SplitProblem(
@@ -280,9 +282,19 @@ class SimulatorCosts:
             over_bytes=over_cuts(graph),
             outputs_counted=bool(graph.branches),
             weight_s=of_costs(map(weight_s, ranks)),
-            weight_bytes=of_costs(chain.weight_bytes for chain in chains),
-            forward_transient_bytes=of_costs(chain.forward_rise_bytes for chain in chains),
-            backward_transient_bytes=of_costs(chain.backward_transient_bytes for chain in chains),
+            weight_bytes=of_costs(each.weight_bytes[each.at] for each in chains),
+            forward_transient_bytes=of_costs(
+                (each.forward_transient_bytes - each.outputs_kept)[each.at] for each in chains
+            ),
+            backward_transient_bytes=of_costs(
+                each.backward_transient_bytes[each.at] for each in chains
+            ),
+            opening_forward_bytes=of_costs(
+                (each.opening_forward_bytes - each.outputs_kept)[each.at] for each in chains
+            ),
+            opening_backward_bytes=of_costs(
+                each.opening_backward_bytes[each.at] for each in chains
+            ),
         )
 
     def plan(self, cell: Cell, found: Partition) -> Plan:

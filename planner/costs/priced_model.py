@@ -7,7 +7,7 @@ partition is a sum over its blocks. `PricedModel` contains the model, the cluste
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol, TypeVar
@@ -68,16 +68,19 @@ Blocks = tuple[tuple[BlockCost, ...], ...]
 class ChainCosts:
     """Figures per distinct kind (K) and strategy (S), per micro-batch on one rank.
 
+    at            [n] the kind of each block of the chain
     blocks        [K][S] as the simulator prices them
     forward_s     [K]; backward_s [K, S]; both with exposed tensor-parallel communication
     kept_bytes    [K, S] inputs and what is saved;  input_bytes, output_bytes [K]
     weight_bytes  [K, S] kept from I to W where the backward is split
     forward_transient_bytes, backward_transient_bytes   [K, S]
+    opening_forward_bytes, opening_backward_bytes       [K, S] the same of a stage's first block
     branched      of a graph with branches kept_bytes are a block's outputs and what it saved, and
                   input_bytes are 0: what a block takes is kept by the block that made it, or came
                   over the cut before the stage (simulator/memory/blocks.py, stage_bytes)
     """
 
+    at: Index
     blocks: Blocks
     forward_s: Array
     backward_s: Array
@@ -87,20 +90,21 @@ class ChainCosts:
     output_bytes: Array
     forward_transient_bytes: Array
     backward_transient_bytes: Array
+    opening_forward_bytes: Array
+    opening_backward_bytes: Array
     branched: bool = False
 
     @property
-    def forward_rise_bytes(self) -> Array:
-        """[K, S] peak of the forward minus kept_bytes. With branches, kept_bytes includes the
-        outputs, so it is negative if these are larger than the temporary tensors."""
-        handed = self.output_bytes[:, None] if self.branched else 0.0
-        return np.asarray(self.forward_transient_bytes - handed)
+    def outputs_kept(self) -> Array:
+        """[K, 1] a block's outputs, where they are among kept_bytes. The peak of its forward minus
+        kept_bytes is negative if they are larger than the temporary tensors."""
+        return self.output_bytes[:, None] * self.branched
 
     @property
     def first_bytes(self) -> Array:
         """[K] bytes during the backward of a block that is the first of its stage, with the
         strategy that needs the least."""
-        whole = self.kept_bytes + self.backward_transient_bytes
+        whole = self.kept_bytes + self.opening_backward_bytes
         return np.asarray(whole.min(axis=1) - self.input_bytes)
 
     def block_costs(self, at: Index, *, last: bool, fewer_bytes: float = 0.0) -> BlockCosts:
@@ -112,26 +116,31 @@ class ChainCosts:
         leaving: float | Array = self.output_bytes[:, None]  # among what is kept
         if not self.branched:
             leaving = 0.0 if last else float(self.output_bytes[at[:-1]].min(initial=0.0))
-        transient = np.maximum(
-            self.backward_transient_bytes,
-            self.forward_transient_bytes - leaving - fewer_bytes,
-        )
+        less = leaving + fewer_bytes
+        transient = np.maximum(self.backward_transient_bytes, self.forward_transient_bytes - less)
+        opening = np.maximum(self.opening_backward_bytes, self.opening_forward_bytes - less)
         return BlockCosts(
             forward_s=self.forward_s[at],
             backward_s=self.backward_s[at],
             saved_bytes=np.ceil(self.kept_bytes[at]),
             transient_bytes=np.ceil(transient[at]),
+            opening_bytes=np.ceil(opening[at]),
         )
 
 
-def chain_costs(blocks: Blocks, *, branched: bool) -> ChainCosts:
-    """The figures of kinds of block under each strategy."""
+def chain_costs(
+    at: Sequence[int], blocks: Blocks, *, opening: Blocks | None = None, branched: bool
+) -> ChainCosts:
+    """The figures of kinds of block under each strategy; opening  as first blocks of stages, if
+    they need other memory there."""
 
-    def table(figure: Callable[[BlockCost], float]) -> Array:
-        return np.asarray([[figure(cost) for cost in row] for row in blocks], dtype=float)
+    def table(figure: Callable[[BlockCost], float], rows: Blocks = blocks) -> Array:
+        return np.asarray([[figure(cost) for cost in row] for row in rows], dtype=float)
 
+    first = opening or blocks
     inputs = table(lambda b: b.input_bytes)[:, 0]
     return ChainCosts(
+        at=np.asarray(at, dtype=np.intp),
         blocks=blocks,
         forward_s=table(lambda b: b.forward.value + b.tp_forward_s)[:, 0],
         backward_s=table(lambda b: b.backward.value + b.tp_backward_s),
@@ -141,6 +150,8 @@ def chain_costs(blocks: Blocks, *, branched: bool) -> ChainCosts:
         output_bytes=table(lambda b: b.output_bytes)[:, 0],
         forward_transient_bytes=table(lambda b: b.forward_transient_bytes),
         backward_transient_bytes=table(lambda b: b.backward_transient_bytes),
+        opening_forward_bytes=table(lambda b: b.forward_transient_bytes, first),
+        opening_backward_bytes=table(lambda b: b.backward_transient_bytes, first),
         branched=branched,
     )
 
@@ -290,7 +301,8 @@ class PricedModel:
             )
             for kind in graph.kinds
         )
-        return chain_costs(blocks, branched=bool(graph.branches))
+        kinds = self.kinds(micro_batch, len(devices))
+        return chain_costs(kinds, blocks, branched=bool(graph.branches))
 
     def least_bytes(self, micro_batch: int, tp: int) -> Array:
         """[K] `first_bytes` of the chain, without its times."""

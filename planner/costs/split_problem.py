@@ -58,6 +58,7 @@ class SplitProblem:
     weight_bytes   [n, S] kept from I to W
     forward_transient_bytes, backward_transient_bytes   [n, S] highest bytes while a block runs,
                beyond what is saved of its stage up to and including it
+    opening_forward_bytes, opening_backward_bytes   [n, S] the same of a stage's first block
     """
 
     chain: PartitionProblem
@@ -72,6 +73,8 @@ class SplitProblem:
     weight_bytes: tuple[Array, ...]
     forward_transient_bytes: tuple[Array, ...]
     backward_transient_bytes: tuple[Array, ...]
+    opening_forward_bytes: tuple[Array, ...]
+    opening_backward_bytes: tuple[Array, ...]
 
     def __post_init__(self) -> None:
         chain, schedule = self.chain, self.schedule
@@ -222,14 +225,16 @@ class RankBytes:
         self._rows = np.arange(sum(sizes))
         places = [(chain.slots[s].costs, i, j) for s, (i, j) in zip(stages, ranges, strict=True)]
 
-        def gathered(tables: list[Array]) -> Array:
-            """[blocks of the rank, S]"""
-            return np.concatenate([tables[index][i:j] for index, i, j in places])
+        def gathered(tables: Sequence[Array], opening: Sequence[Array] | None = None) -> Array:
+            """[blocks of the rank, S]; opening  tables for the first block of each stage"""
+            first = opening or tables
+            rows = [(first[index][i : i + 1], tables[index][i + 1 : j]) for index, i, j in places]
+            return np.concatenate([table for pair in rows for table in pair])
 
         self._saved = gathered([costs.saved_bytes for costs in chain.costs])
-        self._weights = gathered(list(problem.weight_bytes))
-        self._forward = gathered(list(problem.forward_transient_bytes))
-        self._backward = gathered(list(problem.backward_transient_bytes))
+        self._weights = gathered(problem.weight_bytes)
+        self._forward = gathered(problem.forward_transient_bytes, problem.opening_forward_bytes)
+        self._backward = gathered(problem.backward_transient_bytes, problem.opening_backward_bytes)
         self._edge = np.asarray([chain.edge_bytes[i, j] for i, j in ranges])
         # Received and sent per micro-batch; what is sent is there only behind a stage's blocks,
         # where it is counted in the chain's edges.

@@ -244,7 +244,12 @@ def plan_memory(
     blocks  of each virtual stage
     """
     groups = [data_group(plan, rank, cluster, stack) for rank in range(plan.degrees.pp)]
-    buffers = unit_buffers(graph, groups[0], tied=plan.tied_parameters)
+    buffers = unit_buffers(
+        graph,
+        groups[0],
+        tied=plan.tied_parameters,
+        openings={cut.first_block for cut in plan.stages} if groups[0].pipelined else (),
+    )
     refs = [graph.chain[cut.first_block : cut.last_block] for cut in plan.stages]
     blocks = [
         [buffers[cut.first_block + at].beside(block) for at, block in enumerate(own)]

@@ -25,15 +25,15 @@ wait whole for those of the first; under ZeRO 1 and 2 the weights that the later
 up for them.
 
 In a pipeline gradients are whole all step long, and so are weights but under ZeRO 3, whose gathered
-weights alone are counted here: of each kind of block the most over its places in the chain, with
-weights that several blocks read in each of them, so that they do not depend on the cuts.
+weights alone are counted here, with weights that several blocks read in each of them. The first
+block of a stage follows none.
 Against measured peaks: tests/oracles/test_sharded_memory.py, tests/executor/fake_accelerator.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, TypeVar
@@ -103,11 +103,16 @@ _NONE = _Unit()
 
 
 def unit_buffers(
-    graph: ModelGraph, group: DataGroup, *, tied: Sequence[Sequence[str]] = ()
+    graph: ModelGraph,
+    group: DataGroup,
+    *,
+    tied: Sequence[Sequence[str]] = (),
+    openings: Collection[int] = (),
 ) -> tuple[UnitBuffers, ...]:
     """Of each block of the chain; 0 where no block comes and goes.
 
-    tied  names of the parameters that share their storage
+    tied      names of the parameters that share their storage
+    openings  blocks with which stages of a pipeline begin
     """
     if not group.moves_blocks:
         return (UnitBuffers(),) * len(graph.chain)
@@ -134,6 +139,8 @@ def unit_buffers(
     buffers = []
     before, earlier = root, 0
     for position, units in enumerate(blocks):
+        if position in openings:
+            before = _NONE
         later = [unit for block in blocks[position + 1 :] for unit in block]
         waiting = sum(unit.total + unit.trained for unit in later if unit.late)
         if not stays_whole:
@@ -181,9 +188,6 @@ def unit_buffers(
         )
         buffers.append(UnitBuffers(*(size - static for size in here)))
         before, earlier = previous, earlier + sum(kept[position])
-    if group.pipelined:
-        most = most_of_kinds(graph, buffers)
-        return tuple(most[ref.kind] for ref in graph.chain)
     return tuple(buffers)
 
 

@@ -157,17 +157,27 @@ def block_bytes(block: Block, recompute: Recompute) -> BlockBytes:
     outputs = float(sum(spec.memory_bytes for spec in block.outputs))
     saved_none = float(block.saved_bytes)
     saved = _saved(block, _with_attention(recompute, block))
-    # While recomputing, what the forward would have kept is back.
+    # While recomputing, the tensors that the forward did not keep are back.
     back = saved_none - saved
+    rise = block.forward_peak_bytes - saved_none
+    if back:
+        # The forward frees these tensors as soon as no op needs them; it has at least the tensors
+        # of its largest op at once.
+        sizes = (op.read_bytes + op.written_bytes for op in block.forward_ops if _weightless(op))
+        rise = max(rise, max(sizes, default=0) - saved)
     return BlockBytes(
         saved_bytes=saved,
         weight_bytes=_for_weights(block, inputs + saved),
         input_bytes=inputs,
         output_bytes=outputs,
-        forward_transient_bytes=max(0.0, block.forward_peak_bytes - saved) + outputs,
+        forward_transient_bytes=max(0.0, rise) + outputs,
         backward_transient_bytes=block.backward_peak_bytes + back,
         parameters=block.parameters,
     )
+
+
+def _weightless(op: Op) -> bool:
+    return op.matmul is None and op.conv is None
 
 
 def measured_block(device: Device, block: Block) -> BlockPoint | None:

@@ -94,6 +94,8 @@ def draw_chain(seed, schedule, *, ranks, blocks, micro, unlike, mixed, strategie
         weight_s=tuple(weights),
         weight_bytes=(half,) * len(costs),
         forward_transient_bytes=(ahead,) * len(costs),
+        opening_forward_bytes=(ahead,) * len(costs),
+        opening_backward_bytes=(back,) * len(costs),
     )
 
 

@@ -22,7 +22,9 @@ def stage_memory_bytes(
     chosen = np.asarray(strategies)
     saved = costs.saved_bytes[blocks, chosen]
     behind = np.concatenate([np.cumsum(saved[::-1])[::-1][1:], [0.0]])
-    rise = float((costs.transient_bytes[blocks, chosen] - behind).max())
+    running = costs.transient_bytes[blocks, chosen]
+    running[0] = costs.first_transient_bytes[start, chosen[0]]
+    rise = float((running - behind).max())
     kept = float(problem.edge_bytes[start, end] + saved.sum())
     return max(
         float(problem.static_bytes[load.static][start, end])

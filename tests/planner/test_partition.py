@@ -46,6 +46,7 @@ def make_problem(
     backward=None,
     saved=None,
     transient=None,
+    opening=None,
     static=None,
     late=None,
     tail=None,
@@ -71,6 +72,7 @@ def make_problem(
         backward_s=pick(backward, flat),
         saved_bytes=pick(saved, flat),
         transient_bytes=pick(transient, flat),
+        opening_bytes=None if opening is None else pick(opening, flat),
     )
     counts = [
         min(microbatches, stages - s) if schedule == "1f1b" else microbatches for s in range(stages)
@@ -128,6 +130,7 @@ def problems(draw):
         backward=times(size, options),
         saved=rng.integers(0, 8, (size, options)),
         transient=rng.integers(0, 5, (size, options)),
+        opening=rng.integers(0, 5, (size, options)),
         static=rng.integers(0, 6, size),
         late=rng.integers(0, 12, size),
         tail=times(size) * draw(st.sampled_from([0.0, 0.5, 4.0])),
@@ -155,6 +158,7 @@ def brute_force(problem):
             saved = costs.saved_bytes[rows[i:j], chosen]
             # What one micro-batch holds while each block runs, then the other micro-batches.
             one = np.cumsum(saved, axis=1) + costs.transient_bytes[rows[i:j], chosen]
+            one[:, 0] = saved[:, 0] + costs.first_transient_bytes[i, chosen[:, 0]]
             for load in problem.slots[s].loads:
                 memory = problem.static_bytes[load.static][i, j] + one.max(axis=1) * load.rises
                 others = load.in_flight - load.rises

@@ -81,6 +81,22 @@ def test_recomputation_keeps_less():
     assert attention.backward_transient_bytes > none.backward_transient_bytes
 
 
+def test_a_forward_that_is_computed_again_has_its_largest_op_s_tensors_at_once():
+    """The largest op without weights reads and writes 4 SIZE; the layer is given and hands on SIZE.
+    Without recomputation 5 SIZE are kept, and one more exists at most."""
+    block = layer()
+    large = memory_op("mlp", 4 * SIZE)
+    wide = replace(
+        block,
+        forward_peak_bytes=6 * SIZE,
+        forward_ops=(*block.forward_ops, large),
+    )
+    none, _, full = (price(wide, kind) for kind in KINDS)
+    assert large.read_bytes + large.written_bytes == 4 * SIZE
+    assert none.saved_bytes + none.forward_transient_bytes == (6 + 1) * SIZE
+    assert full.saved_bytes + full.forward_transient_bytes == (4 + 1) * SIZE
+
+
 def test_a_head_that_is_computed_again_keeps_what_its_loss_made():
     head, made = layer(loss=True), (4 * SIZE, 200)
     head = replace(

@@ -102,6 +102,15 @@ def test_a_pipeline_gathers_block_by_block_under_zero_3_and_sums_nothing():
     assert not any(map(any, buffers(2, pp=2)))
 
 
+def test_the_first_block_of_a_stage_has_none_before_it():
+    group = replicas(cluster(), dp=4, pp=2, zero_stage=3)
+    model = HandMadeModel(2).at(1)
+    _, first, second, head = unit_buffers(model, group, openings={0, 2})
+    assert first.gathering == 2 * V + 4 * L
+    assert (second.gathering, second.backward) == (4 * L, 2 * L)
+    assert head.gathering == 2 * L + 4 * V
+
+
 @pytest.mark.parametrize("zero_stage", [2, 3])
 def test_a_peak_follows_from_the_units(zero_stage):
     found = predict(plan(dp=4, zero_stage=zero_stage), HandMadeModel(6), cluster(1, 4)).ranks[0]
