@@ -159,6 +159,7 @@ class CellMemory:
         first_bytes: Array,
         *,
         early: bool,
+        branched: bool = False,
     ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
         """Static bytes of stages between any two cuts at the moments of a step, and the loads of
         every stage, of 1f1b and gpipe.
@@ -168,6 +169,7 @@ class CellMemory:
         first_bytes  (a column, or of any two cuts) while the backward of a stage's first block
                      runs, beyond other micro-batches, at least
         early  receives are posted early (simulator/memory/moments.py, rank_moments)
+        branched  the gradients of a stage's outputs count all step long, as in stage_bytes
 
         The fullest of those moments; gradients come with the first backward.
             more micro-batches than in flight   backwards with all in flight; the next activation is
@@ -180,14 +182,15 @@ class CellMemory:
         micro, arriving, ahead = cell.num_microbatches, over[:-1, None], over[None, :] * early
         fixed, gradients = self._state_ranges(cell)
         fixed = fixed + self.given_bytes(cell)
+        passed = over[None, :] * branched
         exchange = self.exchange_bytes(cell, self.trained(cell.degrees.tp).count)
         later = gradients + arriving
         more = (
-            ahead,
-            later + first_bytes + ahead * (micro > 1),
-            later + ahead,
-            later + arriving,
-            later,
+            passed + ahead,
+            passed + later + first_bytes + ahead * (micro > 1),
+            passed + later + ahead,
+            passed + later + arriving,
+            passed + later,
             later + exchange,
         )
         end = Load(in_flight=0, static=_END, rises=False)

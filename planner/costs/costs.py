@@ -179,6 +179,7 @@ class SimulatorCosts:
                 over,
                 chain.first_bytes[at][lattice.first_blocks],
                 early=early,
+                branched=chain.branched,
             )
             tails = tuple(self._tails.of_ranges(cell, rank) for rank in places)
         return PartitionProblem(

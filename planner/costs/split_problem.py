@@ -248,6 +248,7 @@ class RankBytes:
         self._fixed, gradients = problem.states(ranges)
         self._share = gradients / len(ranges)
         messages = (known.arriving + known.leaving) @ received + known.returning @ sent
+        messages = messages + float(sent.sum()) * problem.outputs_counted
         self._without = self._share * known.begun + messages
         # The last gradients are being sent until the step ends.
         self._at_end = gradients + problem.exchange(ranges) + float(received[remote].sum())

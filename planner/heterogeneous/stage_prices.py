@@ -202,7 +202,12 @@ class StagePrices:
         )
         early = self.types(tp)[kind].device.type == "cpu"
         statics, loads = self._memory.moments(
-            cell, in_flight, over, chain.first_bytes[at][:, None], early=early
+            cell,
+            in_flight,
+            over,
+            chain.first_bytes[at][:, None],
+            early=early,
+            branched=chain.branched,
         )
         return PartitionProblem(
             kinds=kinds_to_tell(graph),

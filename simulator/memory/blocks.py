@@ -40,6 +40,8 @@ class StageBytes:
                                 other direction are as large
     first_transient_bytes  during the backward of its first block, which runs last
     weight_bytes          from the I to the W of a micro-batch, if the backward is split
+    gradient_bytes        gradients of its outputs, beyond those that its blocks count; they are
+                          counted while any action of the rank runs
     """
 
     kept_bytes: float
@@ -49,6 +51,7 @@ class StageBytes:
     sent_bytes: float
     first_transient_bytes: float = 0.0
     weight_bytes: float = 0.0
+    gradient_bytes: float = 0.0
 
 
 def stage_bytes(
@@ -73,8 +76,9 @@ def stage_bytes(
                       of the later blocks exist during a block's backward, and the block's from
                       its end on. A whole B of such a schedule counts as an I
 
-    The gradient of the stage's output exists to the end of its backward; it counts for the last
-    block alone, which usually needs most.
+    The gradients of the stage's outputs exist to the end of its backward. In a chain the one
+    gradient counts for the last block alone, which usually needs most. With branches they also
+    belong to earlier blocks: they count all step long.
     """
     outputs = [block.output_bytes for block in blocks]
     if not branched:
@@ -100,6 +104,7 @@ def stage_bytes(
         sent_bytes=sent,
         first_transient_bytes=first + outputs[0] * branched,
         weight_bytes=sum(weights),
+        gradient_bytes=sent * branched,
     )
 
 
@@ -209,7 +214,7 @@ def _need(moment: Moment, stages: Sequence[StageBytes], share: float) -> _Need:
     for at, stage in enumerate(stages):
         kept += moment.whole[at] * stage.kept_bytes + moment.half[at] * stage.weight_bytes
         messages += (moment.arriving[at] + moment.leaving[at]) * stage.received_bytes
-        messages += moment.returning[at] * stage.sent_bytes
+        messages += moment.returning[at] * stage.sent_bytes + stage.gradient_bytes
     gradients, rise, freed = share * moment.begun, 0.0, 0.0
     if moment.kind is ActionKind.FORWARD:
         rise = running.forward_peak_bytes - running.kept_bytes
