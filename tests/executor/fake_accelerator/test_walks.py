@@ -299,9 +299,7 @@ def test_every_rank_runs_on_the_device(case: Case) -> None:
 
 
 # What is not priced as it is, measured on 2026-11-30, and why.
-_TABLES = (
-    "tables of positions are priced in the model's first block; each stage with layers keeps them"
-)
+_TABLES = "tables of positions count in the first block; each stage with layers keeps them"
 _INPUT = "what a layer is given is priced as kept, of which it keeps a copy alone"
 _AGAIN = "units called again are priced with the largest buffers of all of them"
 HELD = {
