@@ -3,8 +3,8 @@
 Candidates are opened in the order of their lower bounds until none is below the best value found.
 Only then are the others pruned.
 
-The caller defines candidates and what opening one does: cells, layouts, waves of meshes, sets of
-devices. Opening a candidate may offer an answer, yield further candidates, or explore candidates in
+The caller defines the candidates (cells, layouts, waves of meshes, sets of devices) and how one is
+opened. Opening a candidate may offer an answer, yield further candidates, or explore candidates in
 the same search. A time limit or an interrupt ends a search early; its answers remain, with the
 bound proven so far.
 """
@@ -21,8 +21,7 @@ from typing import Any, Generic, TypeVar
 Found = TypeVar("Found")
 Item = TypeVar("Item")
 Candidate = tuple[float, int, Item]
-"""The lower bound of what it may lead to, its place among candidates of equal bounds, and itself.
-"""
+"""(lower bound on its answers, position among candidates of equal bounds, candidate)."""
 Rank = tuple[Any, ...]
 """Sort key of answers, lowest first: the minimized value, then ties."""
 Progress = Callable[[float, float, float, float], None]
@@ -113,7 +112,7 @@ class BestFirst(Generic[Found]):
         left, level = list(candidates[::-1]), len(self._heads)
         self._heads.append(math.inf)
         while left and left[-1][0] < self.best:
-            # Until it is opened, what it leads to may be as good as its bound.
+            # Until it is opened, its answers may be as good as its bound.
             self._heads[level] = left[-1][0]
             self.must_have_time()
             refined = self.refined

@@ -1,4 +1,4 @@
-"""Neighbors of a request: what would fit if nothing does, and the effect of a change.
+"""Neighbors of a request: changes that make a plan fit, and the effect of a change.
 
 A neighbor changes the axes, the cluster or both, and names the flag for it. Other clusters have
 more nodes, or devices with more memory.
@@ -54,7 +54,7 @@ def answered(
 
 
 def fullest_term(memory: RankMemory, running: str = "working memory of one block") -> str:
-    """The largest part of a rank's memory; `running` is the name of its working memory."""
+    """The name of the largest part of a rank's memory; `running` names the working memory."""
     terms = {
         "parameters": memory.parameters_bytes,
         "gradients": memory.gradients_bytes,
@@ -66,7 +66,7 @@ def fullest_term(memory: RankMemory, running: str = "working memory of one block
     return max(terms, key=lambda term: terms[term])
 
 
-_MOST_TIMES = 1024  # devices are doubled at most to so many times what was asked
+_MOST_TIMES = 1024  # devices are doubled at most to this multiple of the request
 _NAMED = re.compile(rf"^(?:(\d+)x)?(\d+)x({NAME_START}[\w.-]*)$")
 
 

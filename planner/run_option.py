@@ -1,6 +1,6 @@
 """`RunOption`: choices of a layout in addition to its mesh, as one value of the space.
 
-A request without options has a single one, the run as it is, which costs the search nothing.
+A request without options has a single one, the unchanged run, which costs the search nothing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _NUMERICS += ("8-bit-states", "4-bit-states", "muon")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOption:
-    """Fields of `TrainingRun`. An empty precision is that of the request; local_workers may be
-    EVERY_REPLICA."""
+    """Values for fields of `TrainingRun`. An empty precision means the precision of the request;
+    local_workers may be EVERY_REPLICA."""
 
     precision: str = ""
     axis_order: str = AXIS_ORDERS[0]
@@ -68,9 +68,9 @@ class RunOption:
         )
 
     def sensible(self, *, pp: int, dp: int, tp: int, cp: int, ep: int) -> bool:
-        """Whether the mesh can have the option and differs by it. An order of axes needs two axes
-        above 1, a type of gradient reduction needs replicas, groups of hybrid sharding two each,
-        sequence parallelism tensor-parallel ranks."""
+        """Whether the option applies to the mesh and changes it. An order of axes needs two axes
+        above 1; a type of gradient reduction needs replicas; hybrid sharding needs groups of two or
+        more; sequence parallelism needs tensor-parallel ranks."""
         if self.sequence_parallel and tp == 1:
             return False
         usual = self.axis_order == AXIS_ORDERS[0]
@@ -87,9 +87,9 @@ class RunOption:
 
     def allowed(self, *, pp: int, zero_stage: int, recompute: str, rules: FrameworkRules) -> bool:
         """Whether the framework and the ZeRO stage permit the option. Compression needs whole
-        gradients, which ZeRO 2 and 3 never have; replicas with local steps share no states; hybrid
-        sharding needs states that are sharded, and is priced with neither of the two; FSDP moves
-        sharded states alone to host memory."""
+        gradients, which ZeRO 2 and 3 do not have. Replicas with local steps share no states. Hybrid
+        sharding needs sharded states, and is not modeled together with compression or local steps.
+        FSDP moves only sharded states to host memory."""
         if self.compression and zero_stage > 1:
             return False
         if self.local_workers == EVERY_REPLICA and zero_stage:
@@ -120,12 +120,12 @@ class RequestedOptions:
     reductions    of gradients between replicas: `fp32`, `bf16`
     compressions  `powersgd-R`, `topk-S`, `none`
     local_steps   numbers of steps between exchanges, 1 for every step
-    local_workers parts of the replicas that then step alone; 0: the machine's outermost parts, or
-                  every replica where it has none
-    wide_layers   first and last layers in bf16 where the rest is lower
+    local_workers number of groups of replicas that step alone; 0: one per outermost part of the
+    machine, or every replica if it has no parts
+    wide_layers   number of first and last layers in bf16 if the rest is in a lower precision
     optimizer_offload   states may be in host memory, those of the usual optimizer
     sequence_parallel   tensor-parallel ranks may share the tokens between their layers
-    activation_offloads  shares (0 to 1) of saved activations that may be
+    activation_offloads  shares (0 to 1) of saved activations that may be in host memory
     frozen_type   `nf4`, `int8`: storage type of frozen weights
     optimizer     of low_bits.OPTIMIZERS
     expert_imbalance  tokens of the fullest expert-parallel rank over the mean
@@ -188,12 +188,12 @@ class RequestedOptions:
 
     @property
     def offloads(self) -> bool:
-        """Whether states may be in host memory, where only fp32 ones are priced."""
+        """Whether optimizer states may be in host memory; only fp32 states are modeled there."""
         return self.optimizer_offload and self.optimizer == USUAL_OPTIMIZER
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The options as flags, without a single precision, which the request prints."""
+        """The options as flags; a single precision is left out, because the request prints it."""
         given = {
             "--precision": self.precisions if len(self.precisions) > 1 else (),
             "--order": self.orders,
@@ -221,7 +221,7 @@ class RequestedOptions:
 
 
 def run_options(
-    asked: RequestedOptions,
+    requested: RequestedOptions,
     base: TrainingRun,
     rules: FrameworkRules,
     device: Device,
@@ -232,28 +232,28 @@ def run_options(
 
     Raises InputError for a precision that the device or the framework does not have.
     """
-    far, workers = base.far_levels, asked.local_workers
+    far, workers = base.far_levels, requested.local_workers
     if not workers and far:
         workers = -(-base.degrees.num_devices // far[-1].part_devices)
-    compressions = tuple(name if name != "none" else "" for name in asked.compressions)
-    may_share = asked.sequence_parallel and not rules.sequence_parallel  # otherwise always
+    compressions = tuple(name if name != "none" else "" for name in requested.compressions)
+    may_share = requested.sequence_parallel and not rules.sequence_parallel  # otherwise always
     choices: dict[str, Sequence[Any]] = {
-        "precision": _precisions(asked, base, rules, device),
-        "axis_order": _orders(asked.orders, rules, several_levels=bool(far)),
+        "precision": _precisions(requested, base, rules, device),
+        "axis_order": _orders(requested.orders, rules, several_levels=bool(far)),
         "dp_replicate": dp_replicate,
         "torus": _turned(base.torus),
-        "gradient_reduction": asked.reductions or ("",),
+        "gradient_reduction": requested.reductions or ("",),
         "compression": compressions or ("",),
-        "local_steps": asked.local_steps or (1,),
-        "optimizer_offload": (False, True) if asked.offloads else (False,),
+        "local_steps": requested.local_steps or (1,),
+        "optimizer_offload": (False, True) if requested.offloads else (False,),
         "sequence_parallel": (False, True)[: 1 + may_share],
-        "activation_offload": asked.activation_offloads or (0.0,),
+        "activation_offload": requested.activation_offloads or (0.0,),
     }
     found = []
     for values in itertools.product(*choices.values()):
         option = RunOption(
-            frozen_type=asked.frozen_type,
-            optimizer=asked.optimizer,
+            frozen_type=requested.frozen_type,
+            optimizer=requested.optimizer,
             **dict(zip(choices, values, strict=True)),
         )
         low = (option.precision or base.precision) in LOW_PRECISIONS
@@ -261,27 +261,29 @@ def run_options(
             replace(
                 option,
                 local_workers=1 if option.local_steps == 1 else workers,
-                wide_layers=asked.wide_layers if low else 0,
+                wide_layers=requested.wide_layers if low else 0,
             )
         )
     return tuple(dict.fromkeys(found))
 
 
-def unoffered(asked: RequestedOptions, rules: FrameworkRules, *, hybrid: bool = False) -> list[str]:
+def unoffered(
+    requested: RequestedOptions, rules: FrameworkRules, *, hybrid: bool = False
+) -> list[str]:
     """Sentences on options that the framework does not have, or that change the numerics."""
     wanted = {
-        "bf16-reduce": "bf16" in asked.reductions,
-        "compression": any(name != "none" for name in asked.compressions),
-        "local-steps": any(steps > 1 for steps in asked.local_steps),
-        "wide-layers": asked.wide_layers > 0,
-        "optimizer-offload": asked.offloads,
-        "sequence-parallel": asked.sequence_parallel and not rules.sequence_parallel,
-        "activation-offload": any(share > 0 for share in asked.activation_offloads),
-        "low-bit-weights": bool(asked.frozen_type),
-        "8-bit-states": asked.optimizer == "adamw8bit",
-        "4-bit-states": asked.optimizer == "adamw4bit",
-        "muon": asked.optimizer == MUON,
-        "pipeline-layout": bool(asked.pipeline_layout),
+        "bf16-reduce": "bf16" in requested.reductions,
+        "compression": any(name != "none" for name in requested.compressions),
+        "local-steps": any(steps > 1 for steps in requested.local_steps),
+        "wide-layers": requested.wide_layers > 0,
+        "optimizer-offload": requested.offloads,
+        "sequence-parallel": requested.sequence_parallel and not rules.sequence_parallel,
+        "activation-offload": any(share > 0 for share in requested.activation_offloads),
+        "low-bit-weights": bool(requested.frozen_type),
+        "8-bit-states": requested.optimizer == "adamw8bit",
+        "4-bit-states": requested.optimizer == "adamw4bit",
+        "muon": requested.optimizer == MUON,
+        "pipeline-layout": bool(requested.pipeline_layout),
         "hsdp": hybrid,
     }
     said = [
@@ -289,10 +291,10 @@ def unoffered(asked: RequestedOptions, rules: FrameworkRules, *, hybrid: bool = 
         for name, asks in wanted.items()
         if asks and name not in rules.offers
     ]
-    if asked.optimizer_offload and not asked.offloads:
-        said.append(f"optimizer-offload: states of {asked.optimizer} stay on the device")
+    if requested.optimizer_offload and not requested.offloads:
+        said.append(f"optimizer-offload: states of {requested.optimizer} stay on the device")
     numerics = [name for name in _NUMERICS if wanted[name]]
-    if len(asked.precisions) > 1 or ANY in asked.precisions:
+    if len(requested.precisions) > 1 or ANY in requested.precisions:
         numerics.append("precision")
     if numerics:
         said.append(
@@ -303,20 +305,20 @@ def unoffered(asked: RequestedOptions, rules: FrameworkRules, *, hybrid: bool = 
 
 
 def _precisions(
-    asked: RequestedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
+    requested: RequestedOptions, base: TrainingRun, rules: FrameworkRules, device: Device
 ) -> tuple[str, ...]:
-    """The precisions to choose from; ("",) where the question has one."""
-    if not asked.precisions:
+    """The precisions to choose from; ("",) if the request fixes one."""
+    if not requested.precisions:
         _must_have(base.precision, rules, device)
         return ("",)
-    if ANY in asked.precisions:
+    if ANY in requested.precisions:
         # Wider types than the widest 16-bit one that both have are never faster.
         narrow = ("bf16", *LOW_PRECISIONS)
         offered = [x for x in rules.precisions if x in narrow and _has(device, x)]
         return tuple(offered) or ("",)
-    for name in asked.precisions:
+    for name in requested.precisions:
         _must_have(name, rules, device)
-    return asked.precisions
+    return requested.precisions
 
 
 def _must_have(name: str, rules: FrameworkRules, device: Device) -> None:
@@ -357,21 +359,21 @@ def _has(device: Device, precision: str) -> bool:
 
 
 def _orders(
-    asked: tuple[str, ...], rules: FrameworkRules, *, several_levels: bool
+    requested: tuple[str, ...], rules: FrameworkRules, *, several_levels: bool
 ) -> tuple[str, ...]:
     """The requested orders. Without a request, all orders of the framework on a machine of several
     network levels, otherwise its usual order, in which the coefficients were fitted."""
-    if ANY in asked or (not asked and several_levels):
+    if ANY in requested or (not requested and several_levels):
         return rules.orders
-    for order in asked:
+    for order in requested:
         if order not in rules.orders:
             raise InputError(
                 f"--order {order}: {rules.name} numbers ranks as {', '.join(rules.orders)} "
                 "(rules of its framework file). Name one of these, or leave it out"
             )
-    return asked or rules.orders[:1]
+    return requested or rules.orders[:1]
 
 
 def _turned(sides: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Every way to lay the ranks on a torus: which of its axes is innermost."""
+    """All ways to place the ranks on a torus, which differ in the innermost axis."""
     return tuple(sorted(set(itertools.permutations(sides)), reverse=True)) or ((),)

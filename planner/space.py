@@ -1,13 +1,13 @@
-"""The one enumeration of both searches: meshes, pipelines and ZeRO stages that a framework accepts.
+"""Enumerates the meshes, pipelines and ZeRO stages that a framework accepts, for both searches.
 
 tp divides the attention heads, pp x vpp stages hold a layer each, experts divide evenly, each
 replica has whole micro-batches, and interleaved schedules whole rounds of the pipeline
 (Megatron-Core, schedules.py). Layers need not divide by pp (the rule of `stage_layers`). A search
-over blocks is the case of our own executor's rules, a pipeline of unlike blocks in the place of
-alike layers, and a mesh that uses every device.
+over blocks uses our own executor's rules, a pipeline of unequal blocks instead of equal layers, and
+meshes that use every device.
 
-No rule depends on how many devices there are, so that the layouts of a cluster are among those of a
-larger one where meshes may leave devices idle: more devices are never slower.
+No rule depends on the number of devices. If meshes may leave devices idle, a larger cluster
+therefore has all layouts of a smaller one, so more devices are never slower.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ MAX_FREE_VPP = 8
 class LayoutContext:
     """The limits of the axes of a request.
 
-    node_devices   devices of the innermost level: a free tp stays within one or fills several, of
-                   blocks within one
+    node_devices   devices of the innermost level. A free tp stays within one or fills several; for
+                   blocks it stays within one
     num_layers     layers, or blocks, that a pipeline is cut into
-    tp_degrees, cp_degrees, ep_degrees   that suit the model, rising
-    layout_ranks   pp of a given layout of stages, rising up to its number of stages; () without one
-    blocks         whether it is cut into blocks that differ, not into alike layers
-    predictor_units  parts of multi-token prediction that count as layers in cuts (stage_share.py)
-    may_idle       whether it may leave devices idle
-    options        its choices in addition to the axes
+    tp_degrees, cp_degrees, ep_degrees   degrees that the model permits, ascending
+    layout_ranks   pp degrees for a given layout of stages, ascending; () without one
+    blocks         whether the model is cut into unequal blocks instead of equal layers
+    predictor_units  multi-token predictors that count as layers when stages are cut
+                     (stage_share.py)
+    may_idle       whether a mesh may leave devices idle
+    options        choices in addition to the axes
     precision      of the workload
     why_not_cuttable, why_not_tensor_parallel, why_not_context_parallel   the model's own reasons
     why_one_replica  why dp is 1, or ""
@@ -76,7 +77,7 @@ class LayoutContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meshes:
-    """[meshes] each: the degrees and the micro-batch."""
+    """Arrays [meshes] of the degrees and the micro-batch."""
 
     tp: Counts
     cp: Counts
@@ -109,7 +110,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def axis_values(space: LayoutContext, axis: str) -> tuple[int, ...]:
-    """Values of one axis of a mesh, rising, whatever the other axes are."""
+    """Possible values of one axis of a mesh, ascending, for any values of the other axes."""
     match axis:
         case "tp":
             return space.tp_degrees
@@ -126,7 +127,7 @@ def axis_values(space: LayoutContext, axis: str) -> tuple[int, ...]:
 
 
 def suits_devices(space: LayoutContext, devices: Counts) -> NDArray[np.bool_]:
-    """Whether meshes of so many devices may be used."""
+    """[meshes] whether meshes with these numbers of devices are allowed."""
     most = space.num_devices
     return np.asarray(devices <= most if space.may_idle else devices == most)
 
@@ -139,8 +140,7 @@ def spreads_experts(ranks: Counts, ep: int) -> NDArray[np.bool_]:
 def meshes_of(
     axes: Axes, space: LayoutContext, worth: Callable[[Meshes], NDArray[np.bool_]] | None = None
 ) -> Meshes:
-    """Every legal mesh with each of its micro-batches, in a fixed order; of those only the ones
-    that `worth` keeps."""
+    """All legal meshes with each of their micro-batches, in a fixed order, filtered by `worth`."""
     batch = space.global_batch
     shares = np.asarray(
         [
@@ -183,7 +183,7 @@ def meshes_of(
 
 
 def _degrees(axes: Axes, space: LayoutContext, axis: str) -> list[int]:
-    """Degrees of an axis that the user allows, the framework has and the devices suffice for."""
+    """Degrees of an axis that the user allows, the framework has and the number of devices permits."""
     offered = axis in space.rules.axes
     return [
         value
@@ -193,9 +193,8 @@ def _degrees(axes: Axes, space: LayoutContext, axis: str) -> list[int]:
 
 
 def _stage_counts(axes: Axes, space: LayoutContext) -> Iterator[int]:
-    """Numbers of pipeline ranks. Of those between which layers do not divide equally, and whose
-    fullest and last rank hold the same, only the least: the others take more devices and idle
-    longer."""
+    """Numbers of pipeline ranks. Of those that divide the layers unequally, with the same fullest
+    and last rank, only the smallest: the others need more devices and idle longer."""
     seen = set()
     every = axes.pp is not None or space.blocks or space.layout_ranks
     for pp in _degrees(axes, space, "pp"):
@@ -216,8 +215,8 @@ def _stage_shape(space: LayoutContext, pp: int) -> tuple[int, int]:
 
 
 def _tensor_degrees(axes: Axes, space: LayoutContext) -> list[int]:
-    """A free group of tp lies within a node that it divides, or fills whole nodes; a pinned one may
-    straddle nodes."""
+    """Degrees of tp. A free one divides a node or fills whole nodes; a pinned one may straddle
+    nodes."""
     degrees, node = _degrees(axes, space, "tp"), space.node_devices
     if axes.tp is not None:
         return degrees
@@ -225,7 +224,8 @@ def _tensor_degrees(axes: Axes, space: LayoutContext) -> list[int]:
 
 
 def zero_stages(axes: Axes, rules: FrameworkRules, pp: int, replicas: int) -> tuple[int, ...]:
-    """With one replica there is nothing to shard, unless the framework always does."""
+    """ZeRO stages for a number of replicas; with one there is nothing to shard, unless the
+    framework always does."""
     offered = rules.zero_stages_at(pp)
     return tuple(
         zero for zero in (offered if replicas > 1 else offered[:1]) if axes.allows("zero", zero)
@@ -235,7 +235,7 @@ def zero_stages(axes: Axes, rules: FrameworkRules, pp: int, replicas: int) -> tu
 def pipelines(
     axes: Axes, space: LayoutContext, pp: int, microbatches: int
 ) -> list[tuple[str, int]]:
-    """(schedule, stages per rank); layouts of one pipeline rank go by the name 1f1b as well."""
+    """Pairs (schedule, stages per rank); without a pipeline, the schedule is called 1f1b too."""
     if pp == 1:
         named = (NO_PIPELINE,) if space.blocks else (NO_PIPELINE, "1f1b")
         allowed = any(axes.allows("schedule", name) for name in named)
@@ -256,13 +256,14 @@ def pipelines(
 
 
 def _takes_layout(kind: ScheduleKind, vpp: int) -> bool:
-    """Whether a schedule takes a layout of so many stages per rank, which lie on ranks in turn."""
+    """Whether a schedule accepts a layout with `vpp` stages per rank, which are on the ranks in
+    turn."""
     return kind.takes_stages(vpp) and kind.stages_per_rank < 2
 
 
 def _chunk_counts(axes: Axes, space: LayoutContext, pp: int) -> list[int]:
-    """Stages per rank of an interleaved schedule: alike layers divide evenly, where the first and
-    the last stage may hold one less; blocks need not."""
+    """Stages per rank of an interleaved schedule. Equal layers must divide evenly, with at most one
+    fewer in the first and last stage; blocks need not."""
     layers = space.num_layers
     if "vpp" not in space.rules.axes:
         return []
@@ -275,9 +276,9 @@ def _chunk_counts(axes: Axes, space: LayoutContext, pp: int) -> list[int]:
 
 
 def equal_chunks(space: LayoutContext, chunks: int) -> bool:
-    """Whether alike layers divide evenly into chunks, alone or with parts that count as layers: the
-    embedding and the head, or multi-token prediction and the loss. With a layout of stages: whether
-    there are as many chunks."""
+    """Whether equal layers divide evenly into chunks, alone or counted with the embedding and the
+    head, or with multi-token prediction and the loss. With a layout of stages: whether it has this
+    number of chunks."""
     if space.layout_ranks:
         return chunks == space.layout_ranks[-1]
     layers = space.num_layers
@@ -285,8 +286,8 @@ def equal_chunks(space: LayoutContext, chunks: int) -> bool:
 
 
 def row_numbers(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[rows] numbers that are equal for equal rows of `keys` (0 or above), and in the same order:
-    np.unique sorts them 10 times as fast as rows."""
+    """[rows] one number per row of `keys` (0 or above), equal for equal rows and in the same order:
+    np.unique sorts numbers 10 times as fast as rows."""
     code, codes = np.zeros(len(keys), dtype=np.int64), 1
     for column in keys.T:
         span = int(column.max(initial=0)) + 1

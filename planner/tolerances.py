@@ -7,13 +7,12 @@ OPTIMAL_GAP = 1e-4
 default at which MIP solvers do so (Gurobi 12 reference manual, MIPGap; read 2026-11-21)."""
 
 DEFAULT_TIME_LIMIT_S = 60.0
-"""Seconds that a search takes at most where `--time-limit` gives no other; assumed: as long as a
-reader waits for a single answer."""
+"""Default of `--time-limit` in seconds; assumed: as long as a user waits for a single answer."""
 
 DEFAULT_FIT_RISK = 0.10
-"""Probability of running out of memory that a plan may have where `--fit-risk` gives no other."""
+"""Default of `--fit-risk`: the highest allowed probability of running out of memory."""
 
 
 def status_of(gap: float) -> str:
-    """`optimal` or, where a limit left a gap, `feasible`."""
+    """`optimal`, or `feasible` if a limit ended the search with a gap."""
     return "optimal" if gap <= OPTIMAL_GAP else "feasible"

@@ -1,9 +1,9 @@
 """Cache of answers on disk, by the content of the question.
 
-The key is a hash of everything that an answer follows from: the model (its configuration; for a
-factory, whose code may change under its name, its traces), the cluster's content, workload, space,
-solver, seed, and the version of the code and data that answer. Prices are no part of it: they are
-put into an answer when it is read (planner/batch/sweep.py). Incomplete answers never come here.
+The key is a hash of all inputs of an answer: the model (its configuration, or the traces of a
+factory, whose code may change), the cluster's content, workload, space, solver, seed, and the
+version of code and data. Prices are not in the key: they are added to an answer when it is read
+(planner/batch/sweep.py). Incomplete answers are not cached.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def answer_key(
     seed: int,
     version: str,
 ) -> str:
-    """16 hexadecimal digits that identify an answer.
+    """The key of an answer: 16 hexadecimal digits.
 
-    model    identifies the model's content: that of its specification, or `trace_content`
+    model    hash of the model's content: of its specification, or `trace_content`
     version  of code and data: `code_and_data_version`
     """
     return content_hash(
@@ -65,7 +65,7 @@ def answer_key(
 
 
 def trace_content(traced: TracedModel) -> str:
-    """Identifies a model by what was traced of it."""
+    """Hash of a model's traces, 16 hexadecimal digits."""
     return content_hash(
         {
             "graphs": [traced.at(size, tp) for tp in traced.tp_degrees for size in _SIZES],
@@ -77,7 +77,7 @@ def trace_content(traced: TracedModel) -> str:
 
 @functools.cache
 def code_and_data_version() -> str:
-    """Identifies the files of the packages that answer, and the libraries that they use."""
+    """Hash of the code and data of PACKAGES and of the versions of their libraries."""
     from importlib.metadata import PackageNotFoundError, version
 
     root = Path(__file__).parents[2]

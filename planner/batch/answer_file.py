@@ -27,12 +27,12 @@ def decision_of(answer: Answer) -> dict[str, str]:
 
 
 def schema_of(answer: Answer) -> str:
-    """The schema that a file of this answer carries."""
+    """The `schema` of the answer's file."""
     return LAYOUT_SCHEMA if isinstance(answer, LayoutFile) else PLAN_SCHEMA
 
 
 def kept_answer(path: Path) -> Answer | None:
-    """The answer in a file if there is one; an unreadable one is a warning and None."""
+    """The answer in a file; None without a file, and with a warning for an unreadable one."""
     if not path.is_file():
         return None
     try:
@@ -49,7 +49,7 @@ def _read_answer(path: Path) -> Answer:
 
 
 def read_layout(path: Path) -> LayoutFile:
-    """The layout in a file, of this release or an earlier one; raises DocumentError."""
+    """The layout in a file of this or an earlier release. Raises DocumentError for other files."""
     earlier = read_mapping(path).get("schema") in _EARLIER
     found = read_document(path, LayoutFile, schema=LAYOUT_SCHEMA, earlier=_EARLIER)
     if not earlier:
@@ -61,10 +61,10 @@ def read_layout(path: Path) -> LayoutFile:
     )
 
 
-# Keys of runs that earlier releases wrote and that say nothing now: since 2026-11-22 a framework's
-# memory is in its own file.
+# Keys of runs that earlier releases wrote and that are no longer used: since 2026-11-22 a
+# framework's memory is in its own file.
 _GONE = ("memory_stack",)
-# What the predictions of earlier versions hold that is counted again or follows from the rest.
+# Values in predictions of earlier versions that are computed again or follow from the rest.
 _COUNTED = (
     *("parts", "mfu_range", "peak_memory_range", "reliability", "region"),
     *("reserved_memory_bytes", "required_memory_bytes", "out_of_memory_probability"),

@@ -19,10 +19,10 @@ LOCK_FILE = ".sweep.lock"
 
 
 @contextmanager
-def folder_held(folder: Path, what: str) -> Iterator[None]:
-    """Inside it no other process works in the folder, which is made if it does not exist.
+def folder_held(folder: Path, command: str) -> Iterator[None]:
+    """Context in which no other process works in the folder; creates a missing folder.
 
-    what  the command, for whoever comes second
+    command  of this process, named in errors of later ones
 
     Raises InputError that names the process and its machine if another one holds it, DocumentError
     if the folder cannot be written.
@@ -37,7 +37,7 @@ def folder_held(folder: Path, what: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(handle, 0)
-            who = f"process {os.getpid()} on {socket.gethostname()} ({what})"
+            who = f"process {os.getpid()} on {socket.gethostname()} ({command})"
             os.pwrite(handle, who.encode(), 0)
         except BlockingIOError as error:
             who = os.read(handle, 4096).decode("utf-8", "replace").strip() or "another process"

@@ -28,9 +28,9 @@ from profiles.errors import InputError
 
 
 def take(waiting: list[Job], begun: set[str], last: str | None = None) -> Job:
-    """Takes the next job of the kin `last`, of which a process has solved one; where none is left
-    the first of a kin that is not in `begun`, and at the end of the kin that has most left. Which
-    process solves a job changes no answer, only how much of what its kin share is computed again.
+    """Takes the next job of the kin `last`, which the process has worked on; if none is left, the
+    first of a kin not in `begun`; if all are begun, one of the kin with the most jobs left. The
+    order changes no answer, only how much shared work of a kin is repeated.
     """
     left = Counter(job.kin for job in waiting)
     kin = next((kin for kin in left if kin not in begun), left.most_common(1)[0][0])
@@ -46,10 +46,11 @@ Answer = TypeVar("Answer")
 def answers_of(
     function: str, tasks: Sequence[object], answer: type[Answer], workers: int
 ) -> list[Answer]:
-    """Every task's answer in their order, on so many processes.
+    """The answers of all tasks, in order, computed by `workers` processes.
 
     function  `package.module:name`, from a task's JSON to an answer's JSON, or to {"fault": words}
-    Raises InputError where a task or its process fails.
+
+    Raises InputError if a task or its process fails.
     """
     jobs = [
         Job(key=str(number), text=json.dumps(encode(task), allow_nan=False))
@@ -71,7 +72,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NU
 def local_workers(function: str, count: int) -> Workers:
     """Workers that are `count` processes of this machine.
 
-    function  `package.module:name` of what takes a job's text and gives its answer's
+    function  `package.module:name` of a function from a job's text to its answer's text
     """
 
     def work(jobs: Sequence[Job]) -> Iterator[Reply]:
@@ -84,8 +85,8 @@ def local_workers(function: str, count: int) -> Workers:
             if waiting:
                 job = take(waiting, begun, last)
                 tries[job.key] += 1
-                with suppress(BrokenPipeError):  # it died: its end of output says so below
-                    _say(process.stdin, job.text)
+                with suppress(BrokenPipeError):  # it died, and its output ends below
+                    _send(process.stdin, job.text)
                 ready.register(_stream(process.stdout), selectors.EVENT_READ, (process, job))
 
         try:
@@ -143,7 +144,7 @@ def _stream(stream: IO[str] | None) -> IO[str]:
     return stream
 
 
-def _say(stream: IO[str] | None, text: str) -> None:
+def _send(stream: IO[str] | None, text: str) -> None:
     _stream(stream).write(json.dumps(text) + "\n")
     _stream(stream).flush()
 
@@ -155,7 +156,7 @@ def named_function(name: str) -> object:
 
 
 def _serve(name: str) -> None:
-    """Answers line by line until the asker is gone; what the function prints goes to stderr."""
+    """Answer line by line until standard input ends; output of the function goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -163,13 +164,13 @@ def _serve(name: str) -> None:
     def read() -> None:
         for line in sys.stdin:
             lines.put(line)
-        os._exit(0)  # the asker is gone, whatever is being solved has no reader
+        os._exit(0)  # the caller has ended, so nobody reads the answers
 
     threading.Thread(target=read, daemon=True).start()
     solve = named_function(name)
     assert callable(solve)
     while True:
-        _say(answers, solve(json.loads(lines.get())))
+        _send(answers, solve(json.loads(lines.get())))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Workers on a Ray cluster: one task of one CPU per job.
 
-Every node needs the same Shardwright installed; the job says which, and a node with another one
-answers with that as its reason. https://docs.ray.io/en/latest/ray-core/tasks.html (2026-11-21)
+Every node needs the same version of Shardwright, which the job contains; a node with another
+version refuses the job. https://docs.ray.io/en/latest/ray-core/tasks.html (2026-11-21)
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _AHEAD = 2  # tasks per CPU handed to the cluster at once: none idles, few are l
 def ray_workers(function: str, address: str) -> Workers:
     """Workers that are tasks on the Ray cluster at `address` (`auto`, `host:port`, `ray://...`).
 
-    function  `package.module:name` of what takes a job's text and gives its answer's
+    function  `package.module:name` of a function from a job's text to its answer's text
 
-    Raises InputError where ray is not installed; where no cluster answers, when work begins.
+    Raises InputError if ray is not installed, and when work begins if no cluster answers.
     """
     ray = _ray()
 

@@ -1,11 +1,10 @@
 """`ResultStore`: the answers of a sweep in one SQLite file, each stored immediately.
 
-While a sweep runs the file holds what was answered (`answers`: a job's key, the version of code and
-data that answered, the answer as compressed JSON). At the end it is written anew, with the tables
-for readers beside the answers, every row in a fixed order, and put in the place of the old one in
-one move: equal answers make equal bytes, and whoever opens the file sees one state or the other.
-Every answer is committed to SQLite's write-ahead log, which takes 4 ms (2026-11-24): neither a
-killed process nor a power cut loses one.
+During a sweep the file has one table, `answers`: key of the job, version of code and data, answer
+as compressed JSON. At the end a new file with all answers and tables, rows in a fixed order,
+replaces it in one move: equal answers make equal bytes, and readers see either state. Every answer
+is committed to SQLite's write-ahead log, which takes 4 ms (2026-11-24), so neither a killed process
+nor a power cut loses one.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ CREATE TABLE answers (job TEXT PRIMARY KEY, version TEXT NOT NULL, answer BLOB N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What readers of the file find.
+    """A table of results for readers of the file.
 
-    columns  names with int, float or str;  rows  in their order, None where there is no value
+    columns  names with int, float or str;  rows  in this order of columns, None for missing values
     """
 
     name: str
@@ -44,17 +43,17 @@ class Table:
 
 
 class ResultStore:
-    """The answers at `path`, a new file where there is none.
+    """The answers in the file at `path`, which is created if missing.
 
     version     of the code and data that answer; answers of another version are not found
-    patience_s  how long a program that has the file open is waited for
+    patience_s  waiting time for another program that has the file open
 
-    Raises DocumentError for a file that is damaged or no store; nothing of it is changed then.
+    Raises DocumentError for a file that is damaged or no store, and leaves it unchanged.
     """
 
     def __init__(self, path: Path, *, version: str, patience_s: float = 10.0) -> None:
         self.path, self._version = path, version
-        with self._told():
+        with self._as_document_errors():
             if not path.exists():
                 for left in _logs(path):
                     left.unlink(missing_ok=True)
@@ -90,9 +89,10 @@ class ResultStore:
             raise self._damaged(faults[0])
 
     def known(self) -> set[str]:
-        """The jobs that have an answer of this version; a damaged one is told and has none."""
+        """Keys of the jobs with an answer of this version; damaged answers are left out with a
+        warning."""
         found = set()
-        with self._told():
+        with self._as_document_errors():
             rows = self._open.execute(
                 "SELECT job, answer FROM answers WHERE version = ?", (self._version,)
             )
@@ -110,26 +110,26 @@ class ResultStore:
         return found
 
     def keep(self, job: str, answer: str) -> None:
-        """Keeps an answer; from here on it cannot be lost."""
+        """Store an answer durably."""
         packed = zlib.compress(answer.encode())
-        with self._told():
+        with self._as_document_errors():
             self._open.execute(
                 "INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (job, self._version, packed)
             )
 
     def answer(self, job: str) -> str:
         """The answer of a job, which must be known."""
-        with self._told():
+        with self._as_document_errors():
             (packed,) = self._open.execute(
                 "SELECT answer FROM answers WHERE job = ?", (job,)
             ).fetchone()
         return zlib.decompress(packed).decode()
 
     def finish(self, tables: Sequence[Table]) -> None:
-        """Writes the file anew: the answers of this version, the tables, all in a fixed order; and
-        closes it."""
+        """Replace the file by one with the answers of this version and the tables, in a fixed
+        order, and close it."""
         new = self.path.with_name(f".{self.path.name}.new")
-        with self._told():
+        with self._as_document_errors():
             for left in (new, *_logs(new)):
                 left.unlink(missing_ok=True)
             self._write(new, tables)
@@ -164,19 +164,19 @@ class ResultStore:
             os.fsync(stream.fileno())
 
     def close(self) -> None:
-        """Closes the file; a second time does nothing."""
+        """Close the file; may be called again."""
         self._open.close()
 
-    def _damaged(self, said: object) -> DocumentError:
+    def _damaged(self, error: object) -> DocumentError:
         return DocumentError(
-            f"{self.path} is damaged, or no result store ({said}); nothing was changed. Move it "
+            f"{self.path} is damaged, or no result store ({error}); nothing was changed. Move it "
             "away and the same command begins anew; `sqlite3 FILE .recover` of SQLite's own tools "
             "saves what can be read"
         )
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Inside it what SQLite and the disk complain of is a DocumentError."""
+    def _as_document_errors(self) -> Iterator[None]:
+        """Context that turns errors of SQLite and of the disk into DocumentErrors."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -199,15 +199,16 @@ class ResultStore:
 
 
 def _logs(path: Path) -> tuple[Path, ...]:
-    """SQLite's files next to one that it writes."""
+    """SQLite's additional files of a database."""
     return tuple(path.with_name(f"{path.name}-{end}") for end in ("journal", "wal", "shm"))
 
 
 def solve_into(store: ResultStore, jobs: Sequence[Job], workers: Workers) -> Iterator[Reply]:
-    """Replies without text, in the order in which jobs end; their answers are in the store.
+    """Solve the jobs and store their answers. Yields replies without text, in the order in which
+    jobs end.
 
-    An answer is JSON whose `reason` is "". What has a reason, and what a worker could not solve, is
-    a fault and not kept: it is tried again the next time.
+    An answer is JSON whose `reason` is "". Answers with a reason, and jobs that a worker could not
+    solve, are faults: they are not stored, so the next sweep tries them again.
     """
     for reply in workers(jobs):
         fault = reply.fault or str(json.loads(reply.text).get("reason", ""))

@@ -1,8 +1,8 @@
-"""Values of a sweep: its questions, the jobs for workers, and the answers.
+"""Values of a sweep: its requests, the jobs for workers, and the answers.
 
 Workers are any callable: this process, others on this machine, a Ray cluster. Questions that differ
-by their price alone are one job: a price changes what a plan costs, not which plan is best (the
-search minimises the step time).
+only in price share a job: a price changes the cost of a plan, but not which plan is best, since the
+search minimizes the step time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Answer = PlanFile | LayoutFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The best plan of a model on a cluster, in the asker's words.
+    """A request for the best plan of a model on a cluster, in the words of the user.
 
     model, cluster  as on the command line (`llama-3.1-8b`, `8xh100-sxm`)
-    space           the pins;  layouts  instead of them, where a framework's layouts are asked for
+    space           the pins;  layouts  instead of them, if the request is for a framework's layouts
     price           a kind of the price table (`on-demand`, `spot`, ...) or US dollars per
                     device-hour (`2.49`)
-    assumed         what the asker assumed for want of a flag
+    assumed         assumptions made for missing flags
     """
 
     model: str
@@ -55,7 +55,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The input of a worker, all of it as text; equal keys have equal answers.
+    """The input of a worker as text; jobs with equal keys have equal answers.
 
     kin  equal for jobs that share most of their work: a process solves them faster together
     """
@@ -67,10 +67,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posed:
-    """A question with the content that its words name.
+    """A question with the model, cluster and price that its words name.
 
-    job    what must be solved for it; several questions may share one
-    price  US dollars per device-hour, None where there is none
+    job    the job that solves it; several questions may share one
+    price  US dollars per device-hour, None if there is none
     """
 
     question: Question
@@ -97,7 +97,7 @@ class Verdict:
 
     @property
     def found(self) -> Answer | None:
-        """The answer of whichever search was asked."""
+        """The answer, of either search."""
         return self.answer if self.answer is not None else self.layout
 
 
@@ -105,7 +105,7 @@ class Verdict:
 class Row:
     """A question with its outcome.
 
-    reason  why there is no plan, empty where there is one
+    reason  reason for having no plan, "" if there is one
     """
 
     question: Question
@@ -114,7 +114,7 @@ class Row:
 
 
 Workers = Callable[[Sequence[Job]], Iterator[Reply]]
-"""Gives one reply per job, in the order in which they end."""
+"""Yields one reply per job, in the order in which jobs end."""
 
 
 def verdict_of(reply: Reply) -> Verdict:
@@ -126,8 +126,8 @@ def verdict_of(reply: Reply) -> Verdict:
 
 
 def finished(solved: Answer, posed: Posed) -> Answer:
-    """The answer to a question from its job's: priced, with the asker's assumptions, and without
-    the time that it took, which is the machine's and not the answer's."""
+    """The answer to a question, from that of its job: with the question's price and assumptions,
+    and without the search time, which depends on the machine."""
     priced = priced_at(solved, posed.price, inputs_at(posed.question.price))
     return replace(
         priced, search_time_s=0.0, assumptions=(*posed.question.assumed, *priced.assumptions)
@@ -135,8 +135,8 @@ def finished(solved: Answer, posed: Posed) -> Answer:
 
 
 def priced_at(answer: Answer, price: Sourced | None, inputs: ReliabilityInputs = DEFAULT) -> Answer:
-    """The answer with its dollars at a price of a device-hour, on capacity as `inputs` say, and
-    with the carbon of the world's average grid, as a single question without a region has it."""
+    """The answer with its dollars at a price per device-hour and the failure rates of `inputs`, and
+    with the carbon of the world's average grid, as in a single request without a region."""
     if isinstance(answer, LayoutFile):
         return with_layout_price(answer, price, inputs, WORLD)
     return with_price(answer, price)
@@ -150,9 +150,9 @@ def has_plan(answer: Answer | None) -> bool:
 
 
 def with_price(answer: PlanFile, price: Sourced | None) -> PlanFile:
-    """The plan file with its dollars at another price of a device-hour; None takes them out.
+    """The plan file with its dollars at another price per device-hour; None removes them.
 
-    Those of runners-up follow from their step times.
+    Dollars of runners-up follow from their step times.
     """
     prediction = answer.prediction
     if answer.plan is None or prediction is None:
@@ -179,7 +179,7 @@ def _with_price(other: Alternative, price: Sourced | None) -> Alternative:
 
 
 def row_of(posed: Posed, answer: Answer) -> Row:
-    """The row of a question that has an answer; its reason says why where that is no plan."""
+    """The row of an answered question, with the reason if nothing fits."""
     return Row(
         question=posed.question,
         answer=answer,
@@ -188,7 +188,7 @@ def row_of(posed: Posed, answer: Answer) -> Row:
 
 
 def why_not(answer: Answer) -> str:
-    """Why nothing fits, in one line, with the first change under which something does."""
+    """One line: why nothing fits, and the first change that makes something fit."""
     why = answer.infeasibility
     if why is None:
         return f"no plan: status {answer.status}"

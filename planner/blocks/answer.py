@@ -204,7 +204,7 @@ def family(cell: Cell) -> Family:
 def _with_plan(answer: PlanFile, solved: _Solved, options: SearchOptions) -> PlanFile:
     """The answer with the best plan, its proof and its runners-up."""
     best, layouts = solved.best[0], options.layouts
-    assert best.prediction is not None  # what is offered has a plan
+    assert best.prediction is not None  # offered answers have a plan
     bound_s = min(solved.search.bound, _bound_s(layouts))
     others = [(other.plan, other.prediction) for other in solved.best[1:]]
     if layouts is not None:

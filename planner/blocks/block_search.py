@@ -33,7 +33,7 @@ def search(
     options: SearchOptions | None = None,
 ) -> PlanFile:
     """The best plan of the space on the cluster with its bound, gap and runners-up; or why no plan
-    fits, and what would change that.
+    fits, and the changes with which one does.
 
     space  allowed values per axis
     price  US dollars per device-hour

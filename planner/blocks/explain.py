@@ -137,8 +137,8 @@ _FREED = {
 
 
 Changed = Neighbor[tuple[Axes, Cluster]]
-"""Other axes or another cluster; `{plan.schedule}` and the like are filled in from the plan that
-it led to."""
+"""Other axes or another cluster. Its text may contain `{plan.schedule}` and the like, which are
+filled in from the plan found."""
 
 
 def relaxation(found: Changed, plan: Plan, step_time_s: float) -> Relaxation:

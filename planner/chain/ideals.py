@@ -56,13 +56,13 @@ class BlockLattice:
 
     @cached_property
     def holds(self) -> Bools:
-        """[m, n]: whether an ideal contains a block."""
+        """[m, n] whether an ideal contains a block."""
         bits = np.asarray([[m >> k & 1 for k in range(self.num_blocks)] for m in self.members])
         return bits.astype(bool)
 
     @cached_property
     def sizes(self) -> Index:
-        """[m]: blocks of each ideal."""
+        """[m] number of blocks of each ideal."""
         return np.asarray(self.holds.sum(axis=1))
 
     @cached_property
@@ -75,14 +75,14 @@ class BlockLattice:
 
     @cached_property
     def first_blocks(self) -> Index:
-        """[m - 1, m]: the first block, in the traced order, of one ideal without another's."""
+        """[m - 1, m] first block, in traced order, of the difference of two ideals."""
         found = np.zeros((self.count - 1, self.count), dtype=np.intp)
         for block in reversed(range(self.num_blocks)):
             found[self.holds[None, :, block] & ~self.holds[:-1, None, block]] = block
         return found
 
     def before(self, figures: Floats) -> Floats:
-        """[m] sums of a figure [n] over the blocks of each ideal."""
+        """[m] sum of `figures` [n] over the blocks of each ideal."""
         if self.is_chain:
             return np.concatenate([[0.0], np.cumsum(figures)])
         return np.asarray(self.holds @ figures)
@@ -105,7 +105,7 @@ class BlockLattice:
 
 @cache
 def prefixes(num_blocks: int) -> BlockLattice:
-    """The lattice of a chain."""
+    """The lattice of a chain of blocks."""
     return BlockLattice(
         num_blocks=num_blocks,
         precedence=tuple(pairwise(range(num_blocks))),
@@ -120,8 +120,8 @@ def lattice_of(graph: ModelGraph, limit: int) -> BlockLattice:
 
 
 def _alike(graph: ModelGraph) -> list[tuple[int, int]]:
-    """Each interchangeable block with the next one like it: of the same kind, with the same inputs,
-    and with outputs of equal size to the same blocks."""
+    """Pairs of an interchangeable block and the next one like it: of the same kind, with the same
+    inputs, and with outputs of equal size to the same blocks."""
     takes: list[list[int]] = [[] for _ in graph.chain]
     gives: list[list[tuple[tuple[int, ...], float]]] = [[] for _ in graph.chain]
     for index, branch in enumerate(graph.branches):
@@ -130,7 +130,7 @@ def _alike(graph: ModelGraph) -> list[tuple[int, int]]:
             takes[k].append(index)
     last: dict[object, int] = {}
     found = []
-    # The last block holds the loss; without branches each takes what the one before it gives.
+    # The last block contains the loss; without branches each block's input is the output before it.
     for k, ref in enumerate(graph.chain[:-1] if graph.branches else ()):
         key = (ref.kind, tuple(takes[k]), tuple(sorted(gives[k])))
         if key in last:
@@ -146,8 +146,8 @@ def widest_lattice(
     *,
     alike: Sequence[tuple[int, int]] = (),
 ) -> BlockLattice:
-    """The complete lattice if it has at most `limit` ideals, else that of the widest window that
-    has; with a window of 1, the prefixes of the traced order, whatever the limit."""
+    """The complete lattice if it has at most `limit` ideals, otherwise the one of the widest window
+    that does. A window of 1 gives the prefixes of the traced order, regardless of the limit."""
     complete = lattice_of_flows(num_blocks, flows, limit, alike=alike)
     if complete is not None:
         return complete
@@ -171,9 +171,9 @@ def lattice_of_flows(
 ) -> BlockLattice | None:
     """The lattice of blocks in traced order; None if it has more than `limit` ideals.
 
-    flows   pairs (producer, consumer);  alike  pairs of blocks that keep their order, although the
-            second takes nothing from the first
-    window  blocks that are so many or more apart keep the traced order
+    flows   pairs (producer, consumer);  alike  pairs of interchangeable blocks, which keep their
+            order
+    window  blocks this far apart, or farther, keep the traced order
 
     The last block, which holds the loss, comes after all others. Raises InputError for a flow
     against the traced order.

@@ -1,16 +1,16 @@
 """The exact dynamic program: cut blocks into stages and choose strategies, provably optimal.
 
-Cuts are ideals of the blocks' data flow, of a chain its prefixes (chain/ideals.py). Stages are
-placed from the last to the first. A label at (stage, first cut) holds what the stages
-before it can still see of the objective: for 1f1b the sum of times behind, the longest steady path
-found so far and the latest end; for gpipe the slowest forward and backward and their sums. All of
-them only grow with a stage's backward time, so inside a stage the fastest strategies that fit its
-memory are enough (chain/stage_labels.py), and between stages only undominated labels are: a label
-dominates another if it is at or below it in every column.
+Cuts are ideals of the blocks' data flow (chain/ideals.py); in a chain these are its prefixes.
+Stages are placed from the last to the first. A label at (stage, first cut) has the parts of the
+objective that matter to earlier stages: for 1f1b the sum of later times, the longest steady path so
+far and the latest end; for gpipe the slowest forward and backward and their sums. All of them
+increase with a stage's backward time, so inside a stage the fastest strategies that fit in memory
+suffice (chain/stage_labels.py), and between stages only undominated labels: a label dominates
+another if it is at or below it in every column.
 
-Two prunings keep it exact. A stage whose time alone lifts the objective over a known plan is never
-built. A label whose completion, with every remaining block at its fastest and perfectly even,
-exceeds a known plan is dropped.
+Two prunings keep the result exact. A stage is not built if its time alone makes the objective worse
+than a known plan. A label is dropped if its completion, with all remaining blocks at their fastest
+and evenly divided, is worse than a known plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from planner.chain.stage_labels import LabelSet, StageLabels
 _SLACK = 1e-12  # relative; sums taken in another order differ by a few ulp
 
 Added = tuple[Array, Array, Array, Array, Array]
-"""Of the stage that labels grow by: forward, backward, tail, sends behind it down and up."""
+"""(forward, backward, tail, send forward, send backward) seconds of an added stage."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,12 +62,13 @@ def partition(
     below: float = np.inf,
     labels: list[StageLabels] | None = None,
 ) -> Partition | None:
-    """The partition with the least step time, or None if none fits (or none is below `below`).
+    """The partition with the shortest step, or None if none fits or takes less than `below`
+    seconds.
 
     Exact up to a relative 1e-12. Ties go to the first partition found: fewer blocks in later
     stages, then strategies of lower index.
 
-    labels  of a problem that differs only in capacities, so that they are not computed again
+    labels  labels of a problem that differs only in capacities, to reuse them
     """
     return PartitionSolver(problem, labels).solve(below)
 
@@ -81,7 +82,7 @@ class PartitionSolver:
         self.fastest = [
             StageLabels(problem.kinds, costs, fastest_only=True) for costs in problem.costs
         ]
-        # Seconds of a stage beside its blocks', at least.
+        # Least seconds of a stage in addition to its blocks'.
         self.beside_forward = min(slot.forward_s for slot in problem.slots)
         self.beside_backward = min(slot.backward_s for slot in problem.slots)
         self.beside = self.beside_forward + self.beside_backward
@@ -99,8 +100,8 @@ class PartitionSolver:
         self.time_before = self.forward_before + self.backward_before
 
     def stage_time_limit(self, upper: float) -> float:
-        """Upper limit on the time of a stage's blocks in any plan faster than `upper`: a plan takes
-        at least M T, and at least W + (M - w) T, where W is the time of all stages."""
+        """Upper limit on the time T of a stage's blocks in any plan faster than `upper`: a plan
+        takes at least M T, and at least W + (M - w) T, where W is the time of all stages."""
         if not np.isfinite(upper):
             return np.inf
         micro, gpipe = self.problem.num_microbatches, self.problem.schedule == "gpipe"
@@ -147,8 +148,8 @@ class PartitionSolver:
         )
 
     def fastest_s(self, stage: int, start: Index, end: Index) -> Array:
-        """[ranges] backward seconds of the blocks between pairs of cuts, by the fastest strategies
-        that fit the stage; infinite where none do."""
+        """[ranges] backward seconds of the blocks between pairs of cuts with the fastest strategies
+        that fit; infinite if none fit."""
         lattice, back = self.lattice, self.backward[self.problem.slots[stage].costs]
         backward = back[end] - back[start]
         unsure = np.flatnonzero(~self._surely_fits(stage, start, end))
@@ -165,8 +166,8 @@ class PartitionSolver:
         return np.asarray(backward)
 
     def _surely_fits(self, stage: int, start: Index, end: Index) -> Bools:
-        """Stages in which every block's fastest strategy fits even if the largest rise of any block
-        came on top of all saved bytes: these need no labels."""
+        """Stages that fit with every block's fastest strategy even if the largest rise of any block
+        is added to all saved bytes: these need no labels."""
         problem, slot = self.problem, self.problem.slots[stage]
         costs = problem.costs[slot.costs]
         fastest = costs.backward_s.argmin(axis=1)
@@ -182,8 +183,8 @@ class PartitionSolver:
         return fits
 
     def fastest_fitting(self, stage: int, i: int, j: int) -> tuple[LabelSet, int]:
-        """The labels of the blocks between two cuts, and which of them is the fastest that fits the
-        stage; -1 for none."""
+        """The labels of the blocks between two cuts, and the index of the fastest that fits; -1 for
+        none."""
         slot, problem = self.problem.slots[stage], self.problem
         kinds = [problem.kinds[block] for block in self.lattice.blocks(i, j)]
         edge = float(problem.edge_bytes[i, j])
@@ -263,7 +264,7 @@ class PartitionSolver:
         left = self.time_before[start] + stage * self.beside
         rounds = self.problem.num_microbatches - self.problem.slots[0].in_flight
         if stage > 0 and rounds > 0:
-            # Some remaining stage takes the mean or more; behind it lies at least `time`.
+            # Some remaining stage takes the mean or more; at least `time` comes after it.
             steady = np.maximum(steady, time + rounds * left / stage)
         longest = np.maximum(steady, own)
         return np.asarray(time + left + longest + (end if stage == 0 else 0.0))
@@ -281,8 +282,8 @@ class PartitionSolver:
 
 
 def _grow_1f1b(problem: PartitionProblem, stage: int, columns: Array, added: Added) -> Array:
-    """Columns (time of this stage and all behind, longest steady path and longest work of one
-    stage beyond that time, latest end) with one stage more, which is `stage`."""
+    """Columns (time of this stage and all later ones, longest steady path and longest work of one
+    stage beyond that time, latest end) after adding `stage`."""
     time, steady, own, end = columns.T
     forward, backward, tail, down, up = added
     behind, here = time + (down + up), forward + backward
@@ -309,7 +310,7 @@ def _grow_gpipe(problem: PartitionProblem, stage: int, columns: Array, added: Ad
 
 
 def _undominated_by_start(start: Index, columns: Array, lower: Array, slack: float) -> Index:
-    """Indices, sorted by start, of labels that no other of the same start dominates.
+    """Indices, sorted by start, of the labels not dominated by another of the same start.
 
     slack  seconds by which a label must be better to count as undominated
     """
@@ -333,12 +334,12 @@ def _range_numbers(kinds: tuple[int, ...]) -> Index:
 
 
 def undominated(edges: Index, columns: Array, slack: float) -> Index:
-    """Positions, rising, of the labels that none kept before them in their group dominates.
+    """Positions, ascending, of the labels not dominated by an earlier kept label of their group.
 
     edges    [groups + 1] where each group begins, and the number of labels at the end
     columns  [labels, columns] sorted in each group so that no label is dominated by a later one
-    slack    in the columns' unit: a label that is better by no more than this counts as dominated
-             (sums of equal numbers in another order differ by a few units in the last place)
+    slack    in the columns' unit: a label that is better by at most this counts as dominated (sums
+             of equal numbers in another order differ by a few units in the last place)
     """
     kept: list[int] = []
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):

@@ -1,8 +1,9 @@
 """The partition problem of one cell: which blocks form which stage, with which strategy each.
 
-A cell fixes the degrees, the micro-batch and the schedule; what is left is to cut n blocks into p
-stages, and one strategy (a recompute kind) per block, under each stage's memory. A cut is an ideal
-of the blocks' data flow (chain/ideals.py): of a chain, block i is the first behind cut i.
+A cell fixes the degrees, the micro-batch and the schedule. The partition cuts n blocks into p
+stages and chooses one strategy (a recompute kind) per block, so that each stage fits in memory. A
+cut is an ideal of the blocks' data flow (chain/ideals.py): in a chain, block i is the first after
+cut i.
 
 Symbols
     M        micro-batches per step          p        stages
@@ -23,13 +24,13 @@ gpipe   step = sum_s (F_s + f_s) + (M-1) max F
             + max_s [ sum_{j>=s} B_j + sum_{j>s} b_j + (M-1) max_{j>=s} B_j + tail_s ]
         (two permutation flow shops of equal jobs, each sum + (M-1) max)
 
-The 1f1b paths: down the pipe with micro-batch 0, up to stage s, M - w_s rounds there, down with
-the last micro-batch and up to stage 0; and down to stage s, all its work, and up. Both exist in
-every 1f1b timeline, so the objective never exceeds the timeline; with stages whose times differ
-by less than about a third it is the timeline (tests/planner/test_partition.py measures both). For
-equal stages it is the known (M + p - 1) T (Narayanan et al., SC'21, section 2.2.1).
-`sum T + (M-1) max T`, which other planners minimise, charges the fill and drain of stages behind
-the slowest one as if they were as slow.
+The 1f1b paths: down the pipe with micro-batch 0, up to stage s, M - w_s rounds there, down with the
+last micro-batch and up to stage 0; and down to stage s, all its work, and up. Both exist in every
+1f1b timeline, so the objective never exceeds the timeline; with stages whose times differ by less
+than about a third it is the timeline (tests/planner/test_partition.py measures both). For equal
+stages it is the known (M + p - 1) T (Narayanan et al., SC'21, section 2.2.1). `sum T + (M-1) max
+T`, which other planners minimize, overestimates: it counts fill and drain of the stages after the
+slowest one as if they were as slow.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ class BlockCosts:
     """The cost of each block on one type of device. n blocks, S strategies.
 
     forward_s        [n]     per micro-batch; the same under every strategy
-    backward_s       [n, S]  per micro-batch, with what the strategy computes again
+    backward_s       [n, S]  per micro-batch, including recomputation
     saved_bytes      [n, S]  kept from forward to backward, per micro-batch in flight
-    transient_bytes  [n, S]  highest bytes alive while the block runs, beyond what is saved of the
-                     stage's blocks up to and including it
-    opening_bytes    [n, S]  the same of a stage's first block; None if it is no other there
+    transient_bytes  [n, S]  highest bytes alive while the block runs, in addition to the saved
+                     bytes of the stage's blocks up to and including it
+    opening_bytes    [n, S]  the same of a stage's first block; None if it does not differ there
     """
 
     forward_s: Array
@@ -73,11 +74,10 @@ class BlockCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A moment of the step at which a stage may need most: its bytes are
-    static + in_flight x (edges + saved), and the rise above them if a block runs with the last of
-    these micro-batches.
+    """A moment of the step at which a stage may need the most memory: static + in_flight x (edges +
+    saved) bytes, and the rise above them while a block runs with the last of these micro-batches.
 
-    static  which of the problem's static_bytes
+    static  index of the problem's static_bytes
     """
 
     in_flight: int
@@ -87,12 +87,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSlot:
-    """A stage to be filled.
+    """A stage to be filled with blocks.
 
-    in_flight  micro-batches that the schedule lets it take up before the first comes back
+    in_flight  micro-batches that the schedule starts before the first comes back
     loads      the moments at which its memory must be within the capacity
-    costs, tail   which of the problem's BlockCosts and tails hold there
-    forward_s, backward_s   per micro-batch, beside those of its blocks
+    costs, tail   indices of the problem's BlockCosts and tails
+    forward_s, backward_s   per micro-batch, in addition to its blocks' seconds
     """
 
     in_flight: int
@@ -105,26 +105,27 @@ class StageSlot:
 
     @property
     def beside_s(self) -> float:
-        """Seconds per micro-batch beside those of the stage's blocks."""
+        """Seconds per micro-batch in addition to those of the stage's blocks."""
         return self.forward_s + self.backward_s
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: a cached property
 class PartitionProblem:
-    """Blocks to cut into stages; m cuts, of a chain n + 1.
+    """Blocks to cut into stages; m cuts (n + 1 in a chain).
 
     kinds          [n]; blocks of equal kind cost the same. In a chain static, tail and edges are
                    equal for equal sequences of kinds, apart from its first and last block
     strategies     names of the S strategies
     schedule       `1f1b` or `gpipe`
-    static_bytes   [m - 1, m] each: memory of a stage between two cuts at some moment of the step
-                   that does not depend on strategies
+    static_bytes   [m - 1, m] each: memory of a stage between two cuts at a moment of the step, as
+                   far as it does not depend on strategies
     tails_s        [m - 1, m] each: after the last backward of a stage between two cuts
-    edge_bytes     [m - 1, m] kept per micro-batch in flight of a stage at its edges, beyond
-                   saved_bytes; below 0 where the first block's inputs are counted in its
-                   saved_bytes but held elsewhere
-    send_forward_s, send_backward_s   [p, m - 1]  over the cut before stage s if it is that one
-    ideals         the cuts, None for those of a chain
+    edge_bytes     [m - 1, m] kept at the edges of a stage per micro-batch in flight, in addition to
+                   saved_bytes; below 0 if the first block's inputs are counted in its saved_bytes
+                   but held elsewhere
+    send_forward_s, send_backward_s   [p, m - 1]  seconds over a cut, if it is the one before stage
+                                      s
+    ideals         the cuts, None for a chain
     """
 
     kinds: tuple[int, ...]
@@ -177,14 +178,14 @@ class PartitionProblem:
         return self.tails_s[self.slots[stage].tail]
 
     def with_capacity(self, more_bytes: float) -> PartitionProblem:
-        """The same problem with so many bytes more (or, if negative, less) on every device."""
+        """The same problem with `more_bytes` more (if negative, less) on every device."""
         slots = tuple(
             replace(slot, capacity_bytes=slot.capacity_bytes + more_bytes) for slot in self.slots
         )
         return replace(self, slots=slots)
 
     def stages(self, starts: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The blocks of each stage, in traced order, if it begins at that cut."""
+        """The blocks of each stage, in traced order, if the stages begin at these cuts."""
         cuts = (*starts, self.lattice.count - 1)
         return [self.lattice.blocks(i, j) for i, j in pairwise(cuts)]
 
@@ -199,7 +200,7 @@ class PartitionProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A way to fill the stages: the cut before each stage (of a chain its first block), and the
+    """A solution: the cut before each stage (in a chain, the index of its first block), and the
     strategy index of each block, stage by stage."""
 
     starts: tuple[int, ...]
@@ -207,7 +208,7 @@ class Partition:
     step_time_s: float
 
     def ends(self) -> tuple[int, ...]:
-        """Of a chain, the block behind the last of each stage."""
+        """In a chain: the index after the last block of each stage."""
         return (*self.starts[1:], len(self.strategies))
 
 

@@ -1,17 +1,17 @@
 """The linear program that assigns blocks to stages: a bound for models with too many orders.
 
-x_bs is the part of block b in stage s, and every block is at its fastest. The step of chain/problem
-is linear in the stages' times, so that the least step over parts of blocks is one of a linear
-programme; whole blocks do no better. What a block takes stands in its stage or before it, and
-the last block in the last.
+x_bs is the part of block b in stage s, and every block is at its fastest. The step of
+chain/problem.py is linear in the stages' times, so its minimum over parts of blocks is a linear
+program, and a lower bound for whole blocks. A block's inputs are made in its stage or an earlier
+one, and the last block is in the last stage.
 
     minimise   sum_s T_s + (p - 1) send + L + E
     L >= sum_{j>s} (T_j + send) + (M - w_s) T_s    1f1b, each s with M > w_s
     L >= (M - 1) F_s                               gpipe
     E >= tail_s - sum_{j<s} (B_j + up)             + (M - 1) B_j, j >= s, with gpipe
 
-`send` is the least crossing there and back, and `up` its way back, half of it.
-A stage's tail is the least of any stage and what each of its blocks adds to it at least. Memory is
+`send` is the least time of a crossing forward and back, and `up` is half of it, the way back. A
+stage's tail is the least tail of any stage plus the least addition of each of its blocks. Memory is
 not counted.
 """
 
@@ -39,10 +39,10 @@ def relaxed_bound(
     """Lower bound in seconds on every assignment of a cell's blocks to stages; 0 if the program was
     not solved.
 
-    flows       pairs (block, one that takes its tensors)
+    flows       pairs (producing block, consuming block)
     crossing_s  least seconds of one crossing between stages, forward and back
     tail_s      least seconds of a stage after its last backward
-    tails_s     [p, n] least seconds that a block adds to them
+    tails_s     [p, n] least seconds that a block adds to tail_s
     """
     p, n, micro = problem.num_stages, problem.num_blocks, problem.num_microbatches
     slots = problem.slots
@@ -96,8 +96,8 @@ def relaxed_bound(
 
 
 def _order(flows: Sequence[tuple[int, int]], p: int, n: int) -> csr_array:
-    """Rows (stage, flow) that are 0 at most: so much of the later block as is in a stage or before
-    it, so much of the earlier one too."""
+    """Rows (stage, flow), each at most 0: the part of the consumer in the stages up to this one is
+    at most that of the producer."""
     stage, flow, part = np.nonzero(np.tri(p - 1, p)[:, None, :].repeat(len(flows), axis=1))
     earlier, later = np.asarray(flows, dtype=np.intp).reshape(-1, 2).T
     row = stage * len(flows) + flow

@@ -25,7 +25,7 @@ from planner.chain.problem import Array, Partition, PartitionProblem
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
-_RESOLUTION = 2.0**34  # units in the longest step that is asked about; CP-SAT sums in 64 bits
+_RESOLUTION = 2.0**34  # units in the longest step; CP-SAT sums in 64 bits
 _KEPT = 1 + 1e-9  # of a known plan's step: stages of plans up to it are in the programme
 
 
@@ -109,7 +109,7 @@ class _Programme:
                     self.model.add_hint(variable, bool(here))
 
     def _join(self) -> None:
-        """Each stage is in one place and begins where the one before it ends."""
+        """Constraints: each stage has one place, and begins where the previous one ends."""
         for chosen in self.chosen:
             self.model.add_exactly_one(chosen)
         for stage in range(1, self.problem.num_stages):
@@ -156,7 +156,7 @@ class _Programme:
         return self.model.new_int_var(-self.ceiling if negative else 0, self.ceiling, name)
 
     def _of_stage(self, stage: int, seconds: Array) -> Any:
-        """Units of the chosen place of a stage; `seconds` of each of its places."""
+        """Time of a stage at its chosen place, in units, from the `seconds` at each of its places."""
         from ortools.sat.python import cp_model
 
         units = np.floor(seconds / self.unit_s).astype(np.int64).tolist()

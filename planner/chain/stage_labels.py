@@ -1,10 +1,10 @@
 """The cheapest ways to run one stage: labels (saved, rise, time) with dominance.
 
-A stage is a sequence of blocks; a label is a choice of one strategy per block, of which only what
-the future can see is kept: bytes saved per micro-batch, how far the peak rises above them, and
-backward seconds (forward seconds do not depend on the strategy). One label dominates another that
-is no better in any of these. Labels grow block by block, so all stages that begin with the same
-kinds share them: a chain of equal blocks costs one growth, not one per start.
+A stage is a sequence of blocks, and a label is a choice of one strategy per block, reduced to three
+values: bytes saved per micro-batch, rise of the peak above them, and backward seconds (forward
+seconds do not depend on the strategy). A label dominates another that is no better in any of these.
+Labels are extended block by block, so all stages that begin with the same kinds share them: a chain
+of equal blocks is extended once, not once per start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planner.chain.problem import Array, BlockCosts, Load
 class LabelSet:
     """The undominated labels of one sequence of kinds, cheapest first.
 
-    parent  label of the sequence without its last block that each grew from; `shorter` holds it
+    parent  index in `shorter` (the set without the last block) of the label that each one extends
     """
 
     saved_bytes: Array
@@ -35,7 +35,7 @@ class LabelSet:
     longer: dict[int, LabelSet] = field(default_factory=dict)
 
     def cheapest(self, budgets: Sequence[tuple[Load, float]]) -> int:
-        """Index of the fastest label that each load leaves within its budget; -1 for none."""
+        """Index of the fastest label within the budgets of all loads; -1 for none."""
         within = np.ones(self.saved_bytes.size, dtype=bool)
         for load, budget_bytes in budgets:
             need = load.in_flight * self.saved_bytes
@@ -54,10 +54,10 @@ class LabelSet:
 
 
 class StageLabels:
-    """Label sets of all sequences of kinds that are asked for, on one type of device.
+    """Label sets of the requested sequences of kinds, on one type of device.
 
-    fastest_only  each has one label, in which every block runs by its fastest strategy: the best
-                  there is wherever it fits. All labels of unlike blocks double with every block.
+    fastest_only  each set has one label, with the fastest strategy of every block: the best label
+                  if it fits. The number of all labels may double with every unequal block.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class StageLabels:
         )
 
     def of(self, kinds: Sequence[int]) -> LabelSet:
-        """The labels of blocks of these kinds, one behind the other."""
+        """The labels of a sequence of blocks of these kinds."""
         node = self._root
         for kind in kinds:
             known = node.longer.get(kind)
@@ -113,14 +113,14 @@ def _undominated(saved: Array, rise: Array, time: Array, last: Index) -> Index:
     """Indices of the labels that no other dominates, by (time, saved, rise); ties keep the first
     in that order."""
     order = np.lexsort((last, rise, saved, time))
-    # Labels come in the order of time: what remains is dominance in (saved, rise).
+    # Labels come in the order of time, so only dominance in (saved, rise) is left to check.
     width, height = saved[order], rise[order]
     return order[_staircase(width, height)]
 
 
 def _staircase(width: Array, height: Array) -> Index:
-    """Positions whose width is below that of every earlier position of no greater height: those so
-    far form a staircase, widths rising and heights falling."""
+    """Positions narrower than every earlier position that is no higher. The positions so far form a
+    staircase of rising widths and falling heights."""
     steps: list[float] = []
     heights: list[float] = []
     kept: list[int] = []

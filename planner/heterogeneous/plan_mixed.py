@@ -1,10 +1,9 @@
 """`plan_mixed`: the best plan on devices of several types, with equal or unequal replicas.
 
-Searches with equal replicas see parts and views of the cluster. The search prices a pipeline rank
-by the first of its devices, so it runs only where all devices of a rank are of one type: on the
-devices of one type, or on all of them with stages that keep to one type. For equal shares over
-unlike devices there is a third view: all devices as slow, and with as little memory, as the least
-of them.
+Searches with equal replicas run on parts of the cluster. Such a search prices a pipeline rank by
+its first device, so all devices of a rank must be of one type: the search runs on the devices of
+one type, and on all devices with stages of one type each. A third search gives equal shares to
+unequal devices: it treats all of them as slow as the slowest, with the least memory of any.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from simulator.values.workload import Workload
 class Part:
     """A cluster and a space for a search.
 
-    title    for people;  devices  type of each of its devices
-    exact    whether the search prices its plans as they are; else its times are upper bounds
+    title    for reports;  devices  type of each of its devices
+    exact    whether the search computes exact times; otherwise they are upper bounds
     """
 
     title: str
@@ -48,7 +47,8 @@ class Part:
 
 
 def parts_of(cluster: Cluster, space: Axes, slowest: str) -> tuple[Part, ...]:
-    """Every part: each type alone, all with stages of one type, all as slow as the slowest."""
+    """The parts to search: each device type alone, all devices with stages of one type each, and
+    all devices treated as the type `slowest`."""
     every = tuple(
         group.device.name
         for group in cluster.groups
@@ -73,7 +73,7 @@ def parts_of(cluster: Cluster, space: Axes, slowest: str) -> tuple[Part, ...]:
 
 
 def only(cluster: Cluster, name: str) -> Cluster:
-    """The nodes of one type, on the levels that they span."""
+    """The cluster's nodes of one device type, with the network levels that they span."""
     groups = tuple(group for group in cluster.groups if group.device.name == name)
     count = sum(group.count * group.devices_per_node for group in groups)
     levels: list[Level] = []
@@ -87,7 +87,8 @@ def only(cluster: Cluster, name: str) -> Cluster:
 
 
 def levelled(cluster: Cluster, slowest: str) -> Cluster:
-    """Every device as slow as the type `slowest`, with the least memory of any."""
+    """The cluster with every device as slow as the type `slowest`, and with the least memory of
+    any."""
     least = min((group.device for group in cluster.groups), key=lambda device: device.usable_bytes)
     slow = next(group.device for group in cluster.groups if group.device.name == slowest)
     device = replace(slow, memory_bytes=least.memory_bytes, reserved_bytes=least.reserved_bytes)
@@ -99,7 +100,7 @@ UNLIKE = "replicas that differ"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _PartAnswer:
     """The answer on a part of the cluster, or why there is none."""
 
     part: Part
@@ -130,12 +131,13 @@ def plan_mixed(
 ) -> PlanFile:
     """The best plan, its bound, and the comparison of all kinds of plans.
 
-    usd_per_hour  of a device of each type, as far as known
-    options       the time limit is of all searches together: each has an equal share of the rest
+    usd_per_hour  price of a device of each type, if known
+    options       its time limit is for all searches together: each gets an equal share of the
+                  remaining time
 
-    Searched are plans with replicas alike on each part of the cluster (`parts`) and, for 1F1B,
-    replicas that differ (`unequal_search`). Raises InputError where a device has no rate for the
-    precision and where the pins leave nothing to search.
+    Searches plans with equal replicas on each part of the cluster (`parts_of`) and, for 1F1B, plans
+    with unequal replicas (`unequal_search`). Raises InputError if a device has no rate for the
+    precision, or if the pins leave nothing to search.
     """
     options = options or SearchOptions()
     start, limit_s = options.clock(), options.time_limit_s
@@ -152,11 +154,11 @@ def plan_mixed(
     slowest = max(zip(seconds, prices.types(1), strict=True), key=lambda pair: pair[0])[1]
     parts = parts_of(cluster, space, slowest.device.name)
 
-    def alike(part: Part, share: int) -> _Found:
-        """The answer on a part in an equal share of the time that is left."""
+    def alike(part: Part, share: int) -> _PartAnswer:
+        """The answer on a part, searched in a share of the remaining time."""
         part_options = left(share)
         if part_options.time_limit_s == 0.0:
-            return _Found(part=part, why_not="not searched: the time limit was reached")
+            return _PartAnswer(part=part, why_not="not searched: the time limit was reached")
         one_type = len(set(part.devices)) == 1
         try:
             answer = search(
@@ -169,8 +171,8 @@ def plan_mixed(
                 options=part_options,
             )
         except InputError as error:
-            return _Found(part=part, why_not=str(error))
-        return _Found(part=part, answer=answer)
+            return _PartAnswer(part=part, why_not=str(error))
+        return _PartAnswer(part=part, answer=answer)
 
     found = [alike(part, len(parts) - i + 1) for i, part in enumerate(parts)]
     keys = unlike_keys(prices, space) if prices.stages else ()
@@ -191,7 +193,7 @@ def plan_mixed(
     )
     used = unlike.plan.devices if unlike.plan is not None else ()
     found.append(
-        _Found(
+        _PartAnswer(
             part=Part(
                 title=UNLIKE,
                 cluster=cluster,
@@ -249,7 +251,7 @@ def _prices(
     return StagePrices(model, stages if space.allows("vpp", 1) and sizes else ())
 
 
-def _chosen(best: _Found, bound: float, prices: StagePrices) -> PlanFile:
+def _chosen(best: _PartAnswer, bound: float, prices: StagePrices) -> PlanFile:
     """The best answer with the bound of all searches, as a plan for the whole cluster."""
     answer, cluster = best.answer, prices.model.cluster
     assert answer is not None
@@ -266,7 +268,7 @@ def _chosen(best: _Found, bound: float, prices: StagePrices) -> PlanFile:
     return replace(answer, status=status, bound=bound, gap=gap)
 
 
-def _compared(found: _Found) -> Compared:
+def _compared(found: _PartAnswer) -> Compared:
     part, answer = found.part, found.answer
     line = Compared(
         title=part.title,
@@ -285,7 +287,7 @@ def _compared(found: _Found) -> Compared:
     )
 
 
-def _with_dollars(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> _Found:
+def _with_dollars(found: _PartAnswer, usd_per_hour: Mapping[str, Sourced]) -> _PartAnswer:
     """The answer with the dollars of all devices of the part, if each has a price."""
     devices, answer, usd = found.part.devices, found.answer, None
     if answer is None or answer.prediction is None:
@@ -296,8 +298,8 @@ def _with_dollars(found: _Found, usd_per_hour: Mapping[str, Sourced]) -> _Found:
     return replace(found, answer=answer.with_dollars(usd, prediction.price_usd_per_hour))
 
 
-def _left_out(prices: StagePrices, best: _Found) -> tuple[LeftOut, ...]:
-    """Per type the unused devices: no whole group of tp, too slow, or not needed."""
+def _left_out(prices: StagePrices, best: _PartAnswer) -> tuple[LeftOut, ...]:
+    """The unused devices per type, with the reason: no whole group of tp, too slow, or not needed."""
     plan = best.answer.plan if best.answer else None
     assert plan is not None
     tp, used = plan.degrees.tp, Counter(best.part.devices)

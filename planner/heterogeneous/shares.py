@@ -3,9 +3,9 @@
     step = max over replicas of [ sum_r + (m_r - 1) longest_r ],    sum of m_r = M
 
 with sum_r and longest_r of the replica's stages (`splits.Split.pipeline_s`). Devices may be left
-out. The least step of so many replicas is one of finitely many values (a split, a number of
-micro-batches), and for a given value a knapsack over the sets of devices gives the micro-batches
-that the replicas get done in time.
+unused. The shortest step of R replicas is one of finitely many values (a split and a number of
+micro-batches). For a given value, a knapsack over the sets of devices gives the number of
+micro-batches that the replicas finish in time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Splits = Mapping[Counts, tuple[Split, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """A pipeline with its share of the micro-batches."""
+    """One replica: its pipeline and its number of micro-batches."""
 
     split: Split
     num_microbatches: int
@@ -38,8 +38,8 @@ class Share:
 
 
 def share_out(splits: Splits, tables: StageTables, replicas: int) -> tuple[Share, ...] | None:
-    """The shares of so many replicas with the least step, of equal ones those with the fewest
-    devices; None where there are not devices for so many."""
+    """The shares of `replicas` replicas with the shortest step; ties are broken by fewer devices.
+    None if there are too few devices."""
     times = _times(splits, tables)
     step_s = _least(times, tables, replicas, np.inf)
     if not np.isfinite(step_s):
@@ -62,13 +62,13 @@ def share_out(splits: Splits, tables: StageTables, replicas: int) -> tuple[Share
 def least_step_s(
     splits: Splits, tables: StageTables, replicas: int, *, below_s: float = np.inf
 ) -> float:
-    """Seconds that no step of so many replicas of these splits undercuts on the timeline
-    (`splits.least_s`), gradients not reduced; infinite where it is `below_s` or more."""
+    """Lower bound in seconds on the timeline of `replicas` replicas of these splits
+    (`splits.least_s`), without gradient reduction; infinite if it is `below_s` or more."""
     return _least(_times(splits, tables, least=True), tables, replicas, below_s)
 
 
 def _times(splits: Splits, tables: StageTables, *, least: bool = False) -> dict[Counts, Array]:
-    """Of each set of devices [M] the seconds of its best split for 1 to M micro-batches, rising."""
+    """Per set of devices: [M] seconds of its best split for 1 to M micro-batches, ascending."""
     many = np.arange(1, tables.num_microbatches + 1)
     found = {}
     for counts, kept in splits.items():
@@ -83,7 +83,8 @@ def _times(splits: Splits, tables: StageTables, *, least: bool = False) -> dict[
 def _least(
     times: Mapping[Counts, Array], tables: StageTables, replicas: int, below_s: float
 ) -> float:
-    """The least of the times in which so many replicas get all done, if it is below `below_s`."""
+    """The shortest of the times in which `replicas` replicas finish all micro-batches, if below
+    `below_s`."""
 
     def enough(step_s: float) -> bool:
         layers = _most_microbatches(times, tables.counts, step_s, replicas)
@@ -103,8 +104,8 @@ def _least(
 def _most_microbatches(
     times: Mapping[Counts, Array], limits: Counts, step_s: float, replicas: int
 ) -> list[npt.NDArray[np.int64]]:
-    """Per number of replicas 0 to `replicas`: [limits + 1 each] the most micro-batches that so many
-    replicas finish in time with exactly so many devices of each type."""
+    """Per number of replicas, 0 to `replicas`: an array over the number of devices used of each
+    type, with the most micro-batches finished in time."""
     shape = tuple(limit + 1 for limit in limits)
     start = np.full(shape, _NEVER, dtype=np.int64)
     start[(0,) * len(limits)] = 0
@@ -122,14 +123,14 @@ def _most_microbatches(
 
 
 def _done(row: Array, step_s: float) -> int:
-    """Micro-batches that are done in time."""
+    """Number of micro-batches finished within `step_s`."""
     return int(np.searchsorted(row, step_s, side="right"))
 
 
 def _traced(
     times: Mapping[Counts, Array], tables: StageTables, step_s: float, replicas: int
 ) -> list[Counts]:
-    """The devices of each replica, with the fewest devices in all that are enough."""
+    """The devices of each replica, using the fewest devices that suffice."""
     layers = _most_microbatches(times, tables.counts, step_s, replicas)
     enough = np.argwhere(layers[-1] >= tables.num_microbatches)
     place = min((tuple(int(c) for c in row) for row in enough), key=lambda c: (sum(c), c))

@@ -1,8 +1,8 @@
 """Splits of blocks into stages on mixed devices: the best pipelines of given devices.
 
-For every set of devices that may form one pipeline, all orders of the devices and all contiguous
-splits of the blocks are searched by a dynamic programme from the last stage to the first; kept are
-the splits that no other beats in both the longest stage and the sum of stages.
+For every set of devices that may form a pipeline, a dynamic program from the last stage to the
+first searches all orders of the devices and all contiguous splits of the blocks. It keeps the
+splits that are not beaten in both the longest stage and the sum of stages.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class StageTables:
 
     counts      [Q] devices of each type
     seconds     [Q][depth] of [n, n+1]: seconds per micro-batch of blocks [i, j) on a device of the
-                type as the k-th stage from the end (k = 1, 2, ..., depth; what is in flight there
-                decides about memory), messages over the cut behind it included; infinite where it
-                does not fit and where j <= i. A longer range takes no less.
+                type as the k-th stage from the end (k = 1, 2, ..., depth, which determines its
+                micro-batches in flight), including messages over the cut after it; infinite if it
+                does not fit or j <= i. A longer range never takes less.
     tails_s     [Q] of [n, n+1]: seconds after the last backward if [i, j) is the first stage
-    stages      how many stages a pipeline may have
-    num_microbatches   to share out among the replicas
+    stages      highest number of stages of a pipeline
+    num_microbatches   of all replicas together
     """
 
     counts: tuple[int, ...]
@@ -46,11 +46,11 @@ class StageTables:
         return int(self.seconds[0][0].shape[0])
 
     def depth(self, from_end: int) -> int:
-        """Which of the tables is that of the stage so many from the end, 1 the last."""
+        """Index of the table for the `from_end`-th stage from the end (1: the last)."""
         return min(from_end, len(self.seconds[0])) - 1
 
     def of_stage(self, kind: int, from_end: int) -> Array:
-        """[n, n+1] of a type as the stage so many from the end."""
+        """[n, n+1] seconds on a type as the `from_end`-th stage from the end."""
         return self.seconds[kind][self.depth(from_end)]
 
 
@@ -58,10 +58,10 @@ class StageTables:
 class Split:
     """A pipeline: the device type of each stage, and its first block.
 
-    longest_s  the longest stage;  sum_s  all stages, and the first one's tail
+    longest_s  the longest stage;  sum_s  sum of all stages and of the first one's tail
 
-    The messages down and up over the cut behind a stage count as its work, which is so where
-    messages wait in the computing stream and else errs on the slow side.
+    The messages over the cut after a stage count as its work. This is exact if messages wait in the
+    compute stream, and too slow otherwise.
     """
 
     longest_s: float
@@ -84,8 +84,8 @@ def least_s(
     stages: float | Array,
     num_microbatches: int | Counted,
 ) -> Array:
-    """Seconds that are never more than the timeline of the same stages, and equal to it for equal
-    stages; of several splits or micro-batches as arrays of like shapes.
+    """Lower bound in seconds on the timeline of the same stages, exact for equal stages. Arguments
+    may be arrays of equal shape, for several splits or numbers of micro-batches.
 
     Let T be the longest of p stages, number s from 0, `behind` the sum of the stages behind it, and
     w = min(m, p - s) of m micro-batches in flight there. Paths of 1f1b (chain/problem.py):
@@ -104,13 +104,13 @@ def least_s(
 
 
 Counts = tuple[int, ...]
-"""How many devices of each type."""
+"""Number of devices of each type."""
 
 
 def best_splits(tables: StageTables) -> dict[Counts, tuple[Split, ...]]:
-    """The splits worth considering for each set of devices that can form one pipeline.
+    """The undominated splits for each set of devices that can form one pipeline.
 
-    A set that cannot hold the model is left out.
+    Sets that cannot hold the model are left out.
     """
     ends = {(0,) * len(tables.counts): np.asarray([[tables.num_blocks, -1, -1, 0.0, 0.0]]).T}
     found: dict[Counts, tuple[Split, ...]] = {}
@@ -125,13 +125,13 @@ def best_splits(tables: StageTables) -> dict[Counts, tuple[Split, ...]]:
 
 
 _FIRST, _KIND, _BEHIND, _LONGEST, _SUM = range(5)
-"""Of the end of a pipeline: its first block, the type of its first device, the place of what is
-behind that among the ends on the other devices, its longest stage and the sum of its stages."""
+"""The end of a pipeline: its first block, the type of its first device, the index of the remaining
+end among the ends on the other devices, its longest stage, the sum of its stages."""
 
 
 def _ends_on(tables: StageTables, counts: Counts, ends: Mapping[Counts, Array]) -> Array:
-    """[5, ends] ends of pipelines, one stage on each device of the set, that no other with the same
-    first block beats in both the longest stage and the sum."""
+    """[5, ends] ends of pipelines with one stage on each device of the set. Ends that another with
+    the same first block beats in both the longest stage and the sum are left out."""
     found = []
     for first in range(tables.num_blocks):
         rows = []
@@ -151,7 +151,7 @@ def _ends_on(tables: StageTables, counts: Counts, ends: Mapping[Counts, Array]) 
 
 
 def _removed(counts: Counts) -> Iterator[tuple[int, Counts]]:
-    """(type, the others) for each type in the set."""
+    """Pairs (type, the set without one device of it) for each type in the set."""
     for kind, count in enumerate(counts):
         if count:
             yield kind, tuple(c - (k == kind) for k, c in enumerate(counts))

@@ -1,11 +1,10 @@
 """Times of every possible stage on every type of device, from a traced model and a cluster.
 
 A "device" of the abstract problem (`splits`) is a tensor-parallel group inside a node. Times,
-memory and tails come from the functions that price cells of replicas alike, so that they are those
-of the prediction, except for what is not known before devices are numbered: messages and exchanges
-of gradients are taken to cross the widest level of the cluster, or, for lower bounds, to take no
-time. Every stage is taken to have more micro-batches than are in flight, which needs the most
-memory.
+memory and tails come from the functions that price cells with equal replicas, and equal those of
+the prediction, with one exception. Devices are not numbered yet, so messages and gradient exchanges
+are assumed to cross the widest level of the cluster or, for lower bounds, to take no time. Every
+stage is assumed to have more micro-batches than are in flight, which needs the most memory.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from simulator.values.plan import Recompute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceType:
-    """A type of device of a cluster. groups  its tensor-parallel groups, node by node."""
+    """A device type of a cluster, with its tensor-parallel groups, node by node."""
 
     device: Device
     groups: tuple[tuple[int, ...], ...]
 
 
 def device_types(cluster: Cluster, tp: int) -> tuple[DeviceType, ...]:
-    """The types that have nodes of `tp` devices or more, as the cluster lists them.
+    """The types with nodes of `tp` devices or more, in the cluster's order.
 
     >>> from profiles.hardware.catalogue.catalog import get_cluster
     >>> [kind.groups for kind in device_types(get_cluster("1x4xh100-sxm"), 2)]
@@ -64,7 +63,7 @@ def device_types(cluster: Cluster, tp: int) -> tuple[DeviceType, ...]:
 
 
 def check_rates(cluster: Cluster, precision: str, dtype: str) -> None:
-    """Raises InputError where a type of device has no rate for the precision."""
+    """Raises InputError if a device type has no rate for the precision."""
     for group in cluster.groups:
         rates = set(group.device.peak_flop_per_s)
         if {dtype, twin_type(dtype)} & rates:
@@ -78,7 +77,7 @@ def check_rates(cluster: Cluster, precision: str, dtype: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Constants while stages, shares and devices are chosen.
+    """The choices that are fixed while stages, shares and devices are chosen.
 
     degrees   tp, and dp: the number of replicas, over which ZeRO shards
     """
@@ -88,14 +87,14 @@ class Key:
     zero_stage: int
 
     def with_replicas(self, count: int) -> Key:
-        """The same with another number of replicas."""
+        """The same key with another number of replicas."""
         return replace(self, degrees=replace(self.degrees, dp=count))
 
 
 class StagePrices:
-    """Stage times of keys; what they share is priced once.
+    """Stage times of keys; values that keys share are computed once.
 
-    stages  how many a pipeline may have
+    stages  highest number of stages of a pipeline
     """
 
     def __init__(self, model: PricedModel, stages: tuple[int, ...]) -> None:
@@ -109,11 +108,11 @@ class StagePrices:
         self._tail = functools.cache(self._price_tail)
 
     def num_groups(self, tp: int) -> int:
-        """Tensor-parallel groups of all types."""
+        """Number of tensor-parallel groups of all types."""
         return sum(len(kind.groups) for kind in self.types(tp))
 
     def fastest_s(self, tp: int, micro_batch: int) -> tuple[float, ...]:
-        """Per type, seconds of the whole chain with the fastest recompute kinds."""
+        """Per type: seconds of the whole chain with the fastest recompute kinds."""
         kinds = self.model.kinds(micro_batch, tp)
         chains = [self._chain(tp, micro_batch, at) for at in range(len(self.types(tp)))]
         return tuple(
@@ -123,7 +122,7 @@ class StagePrices:
     def tables(self, key: Key, *, least: bool = False) -> StageTables:
         """The times of every stage that fits.
 
-        least  without messages and exchange: none is above a prediction's
+        least  lower bounds, without messages and gradient exchange
         """
         tp = key.degrees.tp
         n, types = len(self.model.graph(key.micro_batch, tp).chain), self.types(tp)
@@ -145,7 +144,7 @@ class StagePrices:
     def recompute(
         self, key: Key, kind: int, from_end: int, first: int, last: int
     ) -> tuple[Recompute, ...]:
-        """The recompute kinds of blocks [first, last) of a stage in the fastest way that fits."""
+        """The fastest recompute kinds of blocks [first, last) that fit, as the stage `from_end`."""
         solver = self._stages_of(key, kind)
         labels, fastest = solver.fastest_fitting(solver.problem.num_stages - from_end, first, last)
         return tuple(self.model.strategies[index] for index in labels.strategies(fastest))
@@ -156,14 +155,14 @@ class StagePrices:
         return self.model.chain(micro_batch, self.types(tp)[kind].groups[0])
 
     def _stages_of(self, key: Key, kind: int) -> PartitionSolver:
-        """The stages of a pipeline on devices of one type, which is as long as any may be."""
+        """The stages of the longest possible pipeline on devices of one type."""
         if not key.zero_stage:
             # Nothing is sharded: replicas count for the buckets of gradients that they exchange.
             key = key.with_replicas(min(key.degrees.dp, 2))
         return self._solver(key, kind)
 
     def _seconds(self, key: Key, kind: int) -> list[Array]:
-        """Per stage from the end [n, n+1] seconds of blocks [i, j), infinite where none fit."""
+        """Per stage from the end: [n, n+1] seconds of blocks [i, j), infinite if they do not fit."""
         solver = self._stages_of(key, kind)
         start, end = solver.lattice.pairs
         forward = solver.forward[0][end] - solver.forward[0][start]
@@ -179,7 +178,7 @@ class StagePrices:
         return PartitionSolver(problem, self._labels(key.degrees.tp, key.micro_batch, kind))
 
     def _grow_labels(self, tp: int, micro_batch: int, kind: int) -> list[StageLabels]:
-        """Labels depend on the costs of blocks alone."""
+        """Labels of all sequences of blocks on a type; they depend on the blocks' costs only."""
         key = Key(degrees=Degrees(tp=tp), micro_batch=micro_batch, zero_stage=0)
         return labels_of(self._problem(key, kind))
 
@@ -192,7 +191,7 @@ class StagePrices:
         depth = min(max(self.stages), n)
         in_flight = tuple(min(depth - stage, micro_batches) for stage in range(depth))
         # Two ranks: gradients stay whole between micro-batches, as under a pipeline; one
-        # micro-batch more than in flight, so that all are in flight beside all gradients.
+        # micro-batch more than in flight, so that all are in flight together with all gradients.
         cell = Cell(
             degrees=replace(key.degrees, pp=2),
             zero_stage=key.zero_stage if key.degrees.dp > 1 else 0,
@@ -245,8 +244,8 @@ class StagePrices:
     def _price_tail(self, degrees: Degrees, zero_stage: int, kind: int) -> Array:
         """[n, n+1] seconds of a stage after its last backward.
 
-        Gradients are exchanged with devices spread over all; the stage's own device is the first
-        and decides about the optimizer.
+        Gradients are exchanged with devices spread over the cluster. The first of them is the
+        stage's own device, which determines the optimizer's time.
         """
         types = self.types(degrees.tp)
         groups = [group[0] for each in types for group in each.groups]

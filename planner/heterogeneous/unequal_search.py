@@ -1,9 +1,9 @@
-"""The search over plans with unequal replicas: tensor-parallel degree, micro-batch, ZeRO stage and
-number of replicas. Stages, shares and unused devices are chosen inside (`shares.share_out`).
+"""The search over plans with unequal replicas, by key: tensor-parallel degree, micro-batch, ZeRO
+stage and number of replicas. For each key, `shares.share_out` chooses stages, shares and devices.
 
-Every key has a lower bound that no prediction undercuts. The key with the least is taken, its bound
-sharpened, and it is solved if it still has the least; each plan is finally timed by the simulator
-(`simulator.traced.predict`).
+Every key has a lower bound on the predictions of its plans. The key with the least bound is taken
+and its bound tightened; if it still has the least, it is solved. The simulator times each plan
+found (`simulator.traced.predict`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from simulator.values.plan import Pipeline, Plan, Stage
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
 
-MOST_STAGES = 8  # of a pipeline, where --pp does not ask for more
+MOST_STAGES = 8  # of a pipeline, unless --pp requests more
 EVERY_COUNT = 16  # numbers of replicas that are all tried; beyond, powers of two and three of them
 ZERO_STAGES = (0, 1, 2)
 
@@ -40,7 +40,8 @@ def search_unlike(
     clock: Callable[[], float],
     time_limit_s: float | None = None,
 ) -> PlanFile:
-    """The best plan of the keys, if it is better than `below_s`; the bound holds in any case.
+    """The best plan of the keys, if it takes less than `below_s`, and a bound that holds in any
+    case.
 
     time_limit_s  ends the search with the best plan so far; so does an interrupt
     """
@@ -88,8 +89,8 @@ def search_unlike(
 
 
 def unlike_keys(prices: StagePrices, space: Axes) -> tuple[Key, ...]:
-    """Every key of the space: degrees of which some type has a whole group in a node. Replicas that
-    differ have no groups of hybrid sharding."""
+    """All keys of the space, with tp degrees for which some type has a whole group in a node.
+    Unequal replicas have no groups of hybrid sharding."""
     if not space.allows("dp_replicate", 1):
         return ()
     batch = prices.model.workload.global_batch
@@ -112,8 +113,8 @@ def _replica_counts(most: int) -> tuple[int, ...]:
 
 
 def _coarse_s(prices: StagePrices, key: Key) -> float:
-    """All micro-batches over the speed of all devices together, as if shares and stages could be
-    cut as finely as one likes."""
+    """Lower bound in seconds: all micro-batches over the speed of all devices together, as if
+    shares and stages were arbitrarily divisible."""
     types = prices.types(key.degrees.tp)
     chains = prices.fastest_s(key.degrees.tp, key.micro_batch)
     speed = sum(len(kind.groups) / s for kind, s in zip(types, chains, strict=True))
@@ -121,8 +122,8 @@ def _coarse_s(prices: StagePrices, key: Key) -> float:
 
 
 def _lower_bounds(prices: StagePrices) -> Callable[[Key, float], float]:
-    """A function of a key and a limit: seconds that no plan of the key undercuts; infinite where
-    that is the limit or more."""
+    """A function from a key and a limit to a lower bound in seconds on the key's plans; infinite if
+    it is the limit or more."""
 
     @functools.cache
     def splits_of(key: Key) -> tuple[Splits, StageTables]:
@@ -144,7 +145,7 @@ def _lower_bounds(prices: StagePrices) -> Callable[[Key, float], float]:
 
 
 def _plans(prices: StagePrices, key: Key) -> tuple[Plan, ...]:
-    """The best plan, with devices numbered in both ways."""
+    """The best plan of a key, with devices numbered in both ways."""
     tables = prices.tables(key)
     shares = share_out(best_splits(tables), tables, key.degrees.dp)
     if shares is None:
@@ -158,9 +159,9 @@ def unlike_plan(
 ) -> Plan:
     """The complete plan: devices by number and recompute kinds.
 
-    by_stage  numbers devices in the cluster's order stage by stage over the replicas, so that those
-              which exchange gradients are neighbors; else replica by replica, so that those of a
-              pipeline are
+    by_stage  devices are numbered stage by stage over the replicas, so that devices that exchange
+              gradients are neighbors; otherwise replica by replica, so that those of a pipeline are
+              neighbors
     """
     tp, model = key.degrees.tp, prices.model
     chain = model.graph(key.micro_batch, tp).chain

@@ -126,11 +126,11 @@ def layout_title(run: TrainingRun) -> str:
         layers = "layer" if run.recompute_layers == 1 else "layers"
         some = f" ({run.recompute_layers} {layers} per stage)" if run.recompute_layers else ""
         parts.append(f"recompute {run.recompute}{some}")
-    parts += _beside_the_axes(run)
+    parts += _option_words(run)
     return ", ".join(parts)
 
 
-def _beside_the_axes(run: TrainingRun) -> list[str]:
+def _option_words(run: TrainingRun) -> list[str]:
     """Options of a run that differ from the default."""
     said = []
     if run.degrees.axis_order != AXIS_ORDERS[0]:

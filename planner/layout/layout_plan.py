@@ -44,7 +44,7 @@ def plan_layout(
 
     device_names  other devices to propose if nothing fits
     explain       add the gains of more memory, network or devices, each from a separate search
-    alone         leave out additional searches: runners-up, what would fit, nearby batches
+    alone         leave out additional searches: runners-up, changes that fit, nearby batches
 
     Equal inputs give equal answers, except for `search_time_s`. Raises InputError if the space
     contains no legal layout, or if a limit ended the search before any was found.
@@ -108,7 +108,7 @@ def plan_layout(
 
 
 def _whole_tokens(question: LayoutQuestion, chosen: PricedLayout | None) -> tuple[str, ...]:
-    """An assumption for tensor-parallel ranks that could share the tokens, and do not."""
+    """An assumption, if tensor-parallel ranks could share the tokens but do not."""
     if chosen is None or chosen.run.degrees.tp == 1 or with_shared_tokens(question) == question:
         return ()
     return ("--sequence-parallel: not given; it may save time and memory",)

@@ -1,8 +1,8 @@
-"""Why no layout fits, the three cheapest changes under which one does, and gains of changes.
+"""Why no layout fits, the three cheapest changes that make one fit, and gains of other changes.
 
-Gains: of more memory, bandwidth or devices, and of a nearby global batch. Replicas get equal shares
-of the batch, so a batch with few divisors leaves devices unused or forces too many stages and
-shards.
+Gains are those of more memory, bandwidth or devices, and of a nearby global batch. Replicas get
+equal shares of the batch, so a batch with few divisors leaves devices unused or needs too many
+stages and shards.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ _ROUND = 8
 # Other batches are at most this share of the batch away, and so many are solved on either side.
 _AWAY = 1 / 8
 _TRIED = 3
-# What is worth telling: so many more tokens a second, and among those nearly the best the nearest.
+# Worth reporting: this many more tokens per second, and the nearest of the nearly best batches.
 _WORTH = 1.02
 _NEARLY = 0.99
 
@@ -177,8 +177,8 @@ _NEARLY = 0.99
 def nearby_batches(
     question: LayoutQuestion, chosen: PricedLayout, solver: LayoutSolver
 ) -> tuple[NearbyBatch, ...]:
-    """The nearest smaller and larger batch with a better throughput, within the time limit; none if
-    the batch has many divisors and no device is idle."""
+    """The nearest smaller and larger batch with a better throughput, found within the time limit;
+    none if the batch has many divisors and no device is idle."""
     idle = question.cluster.num_devices - chosen.run.degrees.num_devices
     if not idle and question.global_batch % _ROUND == 0:
         return ()
@@ -197,7 +197,7 @@ def nearby_batches(
             if (best := solver.best(replace(question, global_batch=batch))) is not None
             and batch / best.step_time_s >= _WORTH * now
         ]
-        # The nearest of those that are nearly as good as the best; they come the roundest first.
+        # The nearest of the nearly best batches; the roundest come first.
         most = max((each.tokens_per_s for each in found), default=0.0)
         shown += [each for each in found if each.tokens_per_s >= _NEARLY * most][-1:]
     return tuple(shown)

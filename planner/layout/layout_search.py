@@ -1,7 +1,7 @@
 """`search_layouts`: the best layout with its proof, and the best of other families.
 
 1. Every legal mesh gets a lower bound (mesh_bound.py). Meshes are opened in the order of their
-   bounds, a few at a time, those that use nearly all devices first.
+   bounds, a few at a time; meshes that use nearly all devices first.
 2. The layouts of an open mesh get lower bounds on their step time (for most it is exact) and on
    their memory, as arrays. Layouts whose memory bound exceeds the limit are discarded.
 3. The others are refined in the order of their bounds: exact memory, and time with the schedule's
@@ -235,8 +235,8 @@ class _Search:
         return np.asarray(worth)
 
     def _first(self, meshes: Meshes) -> NDArray[np.bool_]:
-        """[meshes] whether a mesh is opened before the others: it uses nearly all devices or, with
-        a goal, has one of the least bounds."""
+        """[meshes] whether a mesh is opened first, because it uses nearly all devices or, with a
+        goal, has one of the least bounds."""
         if self.goal is None:
             return np.asarray(meshes.devices > _NEARLY_ALL * self.context.num_devices)
         chosen = np.zeros(len(meshes), dtype=bool)
@@ -263,7 +263,7 @@ class _Search:
         return self.goal.values(np.asarray(-(-devices // self.context.node_devices)), seconds)
 
     def _open(self, meshes: Meshes) -> None:
-        """Evaluate the layouts of meshes, and refine those that may be the best."""
+        """Evaluate the layouts of meshes, and refine possible best ones."""
         layouts = layouts_of(self.axes, self.context, meshes)
         self.considered += len(layouts)
         left = candidates_of(

@@ -1,10 +1,10 @@
 """Memory limit of a search, and lower bounds on the memory of layouts.
 
-A lower bound is the footprint of a lighter layout, which serves many: the same layout with
-micro-batches of one sequence, with 1F1B instead of a schedule that keeps more, and with one stage
-per rank. Activations grow with the micro-batch, and interleaved 1F1B keeps more than 1F1B
-(Korthikanti et al., arXiv 2205.05198, section 4.2.3). Schedules that may keep less are bounded by a
-rank's memory without activations.
+A lower bound is the footprint of a lighter layout, shared by many layouts: with micro-batches of
+one sequence, with 1F1B instead of a schedule that keeps more, and with one stage per rank.
+Activations grow with the micro-batch, and interleaved 1F1B keeps more than 1F1B (Korthikanti et
+al., arXiv 2205.05198, section 4.2.3). Schedules that may keep less are bounded by a rank's memory
+without activations.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from simulator.training_run.step.known_features import known_features
 class MemoryLimit:
     """Memory of a device, and the accepted probability of running out of it.
 
-    The predicted peak of a layout must be within `capacity_bytes`, also after multiplication with
-    the ratio that similar runs exceed with that probability (memory_interval.memory_margin).
+    The predicted peak of a layout, multiplied by the ratio of measured to predicted peak that
+    similar runs exceed with this probability (memory_interval.memory_margin), must be within
+    `capacity_bytes`. So must the peak itself.
     """
 
     capacity_bytes: float
@@ -93,7 +94,7 @@ class MemoryFloors:
         return np.asarray(np.maximum(1, self._base.model.num_layers // layouts.pp - 1))
 
     def _floors(self, layouts: Layouts, recompute: NDArray[np.int64]) -> tuple[Array, Array]:
-        """[layouts] each: bounds in bytes on the first rank's lasting and passing memory."""
+        """Two arrays [layouts]: bounds in bytes on the first rank's lasting and passing memory."""
         # Of micro-batches of one sequence a floor depends on whether there are several, and on
         # those in flight, min(m, pp) under 1F1B.
         several = np.minimum(-(-self._base.global_batch // layouts.dp), np.maximum(2, layouts.pp))

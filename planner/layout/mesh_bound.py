@@ -1,16 +1,15 @@
 """Lower bounds on the step of all layouts of a mesh, before any of them is priced.
 
-A stage computes no less than its share of what one device of a tensor- and context-parallel group
-would compute of the whole model: with S seconds of a micro-batch on a pipeline of one rank, m
-micro-batches and p ranks a step takes S / p x m at least, and 1F1B's ranks wait for S x (p - 1) / p
-more (Narayanan et al., SC'21, section 2.2.1), divided by the chunks v of a rank where interleaved:
+With S seconds per micro-batch on a pipeline of one rank, m micro-batches and p ranks, a step takes
+at least S / p x m. The ranks of 1F1B idle for another S x (p - 1) / p (Narayanan et al., SC'21,
+section 2.2.1), divided by the chunks v of a rank in interleaved schedules:
 
     T >= S / p x (m + (p - 1) / v)
 
-Interleaved schedules may hide waits of the first and last rank, and idle by their layers alone: of
-theirs half of (p - 3) / v counts, as if the logits took as long as all layers. In a V the first
-rank waits until the first micro-batch is back, and for the last one (idle_share.py); other
-schedules that split the backward may not wait at all.
+Interleaved schedules may hide the waits of the first and last rank, and their idle time depends on
+their layers only: half of (p - 3) / v counts, as if the logits took as long as all layers. In a V
+the first rank waits until the first micro-batch is back, and for the last one (idle_share.py).
+Other schedules that split the backward may not wait at all.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from simulator.schedules.schedule import schedule_kind
 Array = NDArray[np.float64]
 
 
-# Kernels of larger micro-batches are no slower per sequence, but for the unevenness of what was
-# measured: those of powers of this number, taken so much faster, stand for all between. Of six
+# Kernels of larger micro-batches are no slower per sequence, apart from uneven measurements:
+# kernels at powers of this number, made faster by a margin, represent all sizes between. Of six
 # models on five devices none was more than 5 % faster than the next power.
 _POWER = 8
 _FASTER = 0.93
-# What no shape undercuts, as a share of what the best of the unsplit model's take: the first bound
-# of a mesh, which needs no kernel of its own.
+# Least time of any shape, as a share of the best time of the unsplit model's kernels: the first
+# bound of a mesh, computed without its kernels.
 _FASTEST = 0.9
-# Of a micro-batch on a rank the forward takes so much at least, also where attention, whose
-# backward takes three times as long, is all that it does, and all is recomputed; gradients of
-# weights so much at most: of three equal products one.
+# Least share of the forward in a micro-batch (only attention, whose backward takes three times as
+# long, and all recomputed), and largest share of the weight gradients (one of three equal
+# products).
 _FORWARD, _WEIGHTS = 1 / 6, 0.4
-# Longer ones run through fewer rounds (idle_share.py), or none.
+# Longer pipelines run through fewer rounds (idle_share.py), or none.
 _LONGEST_V = 79
 
 

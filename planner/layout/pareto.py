@@ -63,7 +63,7 @@ def memory_front(
     )
     priced: list[PricedLayout] = []
     least = np.inf
-    # In the order of bounds: what is no smaller than a faster one need not be looked at. A bound
+    # In the order of bounds: a layout no smaller than a faster one need not be refined. A bound
     # that is not the time may let a slower one in, which the last pass takes out.
     for index in np.argsort(found.bounds, kind="stable").tolist():
         if found.floors[index] >= least:

@@ -48,8 +48,8 @@ RECOMPUTE = tuple(RECOMPUTE_KINDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
-    """[layouts] each; `schedule` and `recompute` index SCHEDULES and RECOMPUTE, `option` indexes
-    `options`, and `recompute_layers` is that of TrainingRun."""
+    """Layouts as arrays [layouts]: `schedule` and `recompute` index SCHEDULES and RECOMPUTE,
+    `option` indexes `options`, and `recompute_layers` is as in TrainingRun."""
 
     tp: Counts
     cp: Counts
@@ -110,7 +110,7 @@ _ARRAYS = tuple(f.name for f in fields(Layouts) if f.name != "options")
 
 
 def legal_layouts(axes: Axes, context: LayoutContext) -> Layouts:
-    """Every legal layout, in a fixed order; raises InputError naming the fixed axes if there is
+    """All legal layouts, in a fixed order. Raises InputError naming the fixed axes if there are
     none."""
     found = layouts_of(axes, context, meshes_of(axes, context))
     if not len(found):
@@ -160,7 +160,7 @@ def _choices(axes: Axes, context: LayoutContext, meshes: Meshes, index: int) -> 
 
 Array = NDArray[np.float64]
 
-# What features of layers and of meshes depend on.
+# Axes on which the features of layers and of meshes depend.
 _LAYER_AXES = ("tp", "cp", "ep", "micro_batch", "recompute")
 _MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage")
 _OWN = ("microbatches", "pp", "vpp", "idle_share", "overlaps_experts")

@@ -77,8 +77,7 @@ def candidates_of(
     *,
     partial_recompute: bool,
 ) -> Candidates:
-    """The layouts that remain after those that certainly exceed the memory are discarded, with
-    their bounds.
+    """The layouts that do not certainly exceed the memory, with their bounds.
 
     partial_recompute  full recomputation may apply to some layers of each stage: as few as fit
     """
@@ -115,9 +114,10 @@ def _chunk_layers(run: TrainingRun) -> int:
 def _with_fewest_recomputed(
     floors: MemoryFloors, layouts: Layouts, limits: NDArray[np.float64]
 ) -> Layouts:
-    """The layouts; with full recomputation, as few layers as their memory bound allows. Time rises
-    and memory falls with the layers, so the fewest that fit are the best."""
-    # What is kept decides what goes to the host: with activations there, all layers are alike.
+    """The layouts; those with full recomputation recompute as few layers as their memory bound
+    allows. Recomputing more layers takes longer and needs less memory, so the fewest that fit are
+    best."""
+    # Kept tensors determine the offloaded ones: with activations on the host, all layers are alike.
     kept = np.asarray([option.activation_offload == 0.0 for option in layouts.options])
     full = np.flatnonzero((layouts.recompute == RECOMPUTE.index("full")) & kept[layouts.option])
     if not full.size:

@@ -1,4 +1,4 @@
-"""Solving cells of a model with branches: the order of the blocks is part of the decision.
+"""Solves the cells of a model with branches, including the order of the blocks.
 
 1f1b, gpipe   the exact dynamic program over ideals (planner/chain)
 others        the chain's search on the traced order and on the order that the dynamic program cuts
@@ -34,8 +34,8 @@ _BETTER = 1e-9  # relative; another order is taken only where it is faster
 
 
 def cell_solver(costs: SimulatorCosts, *, solver: str, seed: int) -> CellSolver:
-    """The solver of these costs' cells: the chain's unless the model's blocks have several
-    orders."""
+    """The solver for cells with these costs: `CellSolver` if the model's blocks have only one
+    order, otherwise `BranchSolver`."""
     graph = costs.model.graph(costs.model.micro_batches[0], 1)
     if not graph.branches or len(graph.chain) < 2:
         return CellSolver(costs, solver=solver, seed=seed)
@@ -43,7 +43,7 @@ def cell_solver(costs: SimulatorCosts, *, solver: str, seed: int) -> CellSolver:
 
 
 class BranchSolver(CellSolver):
-    """Like CellSolver, for blocks that have several orders; `with_more` is in the traced one."""
+    """As CellSolver, for blocks with several legal orders; `with_more` uses the traced order."""
 
     def __init__(
         self, costs: SimulatorCosts, lattice: BlockLattice, *, solver: str, seed: int
@@ -56,7 +56,7 @@ class BranchSolver(CellSolver):
         self._cut: dict[tuple[int, int, int], list[tuple[int, ...]]] = {}
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
-        """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
+        """The best plan of a cell below `below` seconds; `lower` is the cell's lower bound."""
         best = super().refine(cell, below, lower)
         complete, timed = self.lattice.complete, cell.needs_timeline
         if cell.degrees.pp == 1 or (self.lattice.is_chain and complete):
@@ -82,13 +82,14 @@ class BranchSolver(CellSolver):
             made = self._as_run(solved)
             if made is not None and made.step_time_s < best.step_time_s * (1 - _BETTER):
                 best = made
-        if every:  # what holds in every order holds
+        if every:  # a bound for every order holds
             bound = max(bound, min(proved))
         return replace(best, bound_s=min(bound, best.step_time_s))
 
     def _cut_into_stages(self, cell: Cell) -> list[tuple[int, ...]]:
-        """The order, if any, that the dynamic program cuts into as many stages. Cells that differ
-        in ZeRO and schedule share it: it only begins their search, and takes seconds to find."""
+        """The block order of the dynamic program's plan with this number of stages, if any. It is
+        shared by cells that differ in ZeRO or schedule: finding it takes seconds, and it is only
+        where their search starts."""
         degrees = cell.degrees
         key = (degrees.num_stages, degrees.tp, cell.micro_batch)
         if key not in self._cut:
@@ -98,7 +99,7 @@ class BranchSolver(CellSolver):
         return self._cut[key]
 
     def _relaxed(self, cell: Cell) -> float:
-        """Seconds that no way to deal the blocks to the stages undercuts."""
+        """Lower bound in seconds on every assignment of blocks to stages."""
         costs = self.costs
         totals = costs.totals(cell)
         return relaxed_bound(
@@ -110,7 +111,7 @@ class BranchSolver(CellSolver):
         )
 
     def certified(self, cell: Cell, effort: float) -> bool:
-        """False where the order is a decision: the proof is of one order only."""
+        """False if the blocks have several orders, because the proof covers only one."""
         return cell.degrees.pp == 1 and super().certified(cell, effort)
 
     def _as_run(self, found: Refinement) -> Refinement | None:
@@ -139,7 +140,7 @@ class BranchSolver(CellSolver):
 
 
 def _order(problem: PartitionProblem, cut: Partition) -> tuple[int, ...]:
-    """The blocks, stage by stage."""
+    """The blocks in the order of the stages."""
     return tuple(block for stage in problem.stages(cut.starts) for block in stage)
 
 
@@ -163,7 +164,7 @@ def in_traced_stages(plan: Plan, entries: list[str]) -> Plan:
 
 
 class Ordered:
-    """As the traced model it is made of, its chains in the order of `entries`."""
+    """A traced model with its blocks in the order of `entries`."""
 
     def __init__(self, traced: Traced, entries: tuple[str, ...]) -> None:
         self._traced, self._entries = traced, entries
@@ -176,7 +177,7 @@ class Ordered:
         self._made: dict[tuple[int, int], ModelGraph] = {}
 
     def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
-        """The graph for this micro-batch size and tp degree, in that order."""
+        """The graph for a micro-batch size and tp degree, in this order."""
         key = (micro_batch, tp)
         if key not in self._made:
             self._made[key] = in_order(self._traced.at(micro_batch, tp), self._entries)

@@ -30,8 +30,8 @@ Problem = TypeVar("Problem", PartitionProblem, SplitProblem)
 class Refinement:
     """The result of solving a cell.
 
-    bound_s  no plan of the cell is predicted faster; infinite where none fits
-    plan, prediction   the best plan found in it, or None
+    bound_s  lower bound on the prediction of every plan of the cell; infinite if none fits
+    plan, prediction   the best plan found, or None
     """
 
     cell: Cell
@@ -41,14 +41,14 @@ class Refinement:
 
     @property
     def step_time_s(self) -> float:
-        """Predicted seconds; infinite where nothing was found."""
+        """Predicted seconds; infinite if nothing was found."""
         return self.prediction.step_time_s.value if self.prediction else np.inf
 
 
 class CellSolver:
     """Refines cells: partition, plan, prediction.
 
-    solver   `dp` and `auto` use the dynamic programme, `ilp` the integer programme
+    solver   `dp` and `auto` use the dynamic program, `ilp` the integer program
     """
 
     def __init__(self, costs: SimulatorCosts, *, solver: str, seed: int) -> None:
@@ -72,7 +72,7 @@ class CellSolver:
         )
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
-        """The best plan of a cell that can be under `below` seconds; `lower` is its bound."""
+        """The best plan of a cell below `below` seconds; `lower` is the cell's lower bound."""
         if cell.needs_timeline:
             return self._refine_by_timeline(cell, below, lower)
         solved = self._made(
@@ -91,9 +91,9 @@ class CellSolver:
     def _refine_by_timeline(
         self, cell: Cell, below: float, lower: float, known: Plan | None = None
     ) -> Refinement:
-        """A good plan of the cell under `below`, and what is proved: at least `lower`.
+        """A good plan of the cell below `below` seconds, and a proven bound of at least `lower`.
 
-        known  a plan of the cell to begin from
+        known  a plan of the cell to start from
         """
         begin = None if known is None else tuple(stage.first_block for stage in known.stages)
 
@@ -113,8 +113,9 @@ class CellSolver:
         problem: Problem,
         solve: Callable[[Problem, bool], tuple[Partition | None, float]],
     ) -> Refinement:
-        """The plan of what `solve` finds, and what it proves of the first problem, which has all
-        the memory; while the prediction needs more, the problem is solved again with less."""
+        """The plan that `solve` finds, with the bound of the first problem, which has all the
+        memory. As long as the prediction exceeds the memory, the problem is solved again with less.
+        """
         bound = np.inf
         for attempt in range(_ATTEMPTS):
             found, proved = solve(problem, attempt == 0)
@@ -131,7 +132,7 @@ class CellSolver:
         return Refinement(cell=cell, bound_s=bound)
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
-        """A function from bytes more on every device to the cell's best partition."""
+        """A function from additional bytes on every device to the cell's best partition."""
         if cell.needs_timeline:
             split = self.by_timeline(cell)
             return lambda more: TimelineSearch(split.with_capacity(more)).best()
@@ -152,8 +153,8 @@ class CellSolver:
         return best, best.step_time_s if best is not None else below
 
     def certified(self, cell: Cell, effort: float) -> bool:
-        """True where the integer programme proves the dynamic programme's partition of a cell,
-        within its deterministic effort. Interleaved and split cells have no such proof."""
+        """Whether the integer program proves the dynamic program's partition optimal within its
+        deterministic effort. Cells with interleaved or split schedules have no such proof."""
         if cell.needs_timeline:
             return False
         problem = self.costs.problem(cell)

@@ -1,12 +1,12 @@
 """Plans of cells whose step time needs the event timeline: schedules that split the backward,
 stages in turn or in a V, and stages too unequal for the closed form of 1F1B.
 
-Local search: from even stages, blocks move from one stage to another as long as the timeline gets
-shorter, those first that leave the busiest rank least busy. Each rank takes
-the fastest strategies that fit: of all changes of one block's strategy those that free most bytes
-per second come first (Dantzig's rule for the knapsack), as many as are needed; what turns out not
-to be needed is taken back. Time and memory of the plan are exact. Where there are few splits into
-stages each is timed with every block at its fastest: nothing is faster than the fastest of them.
+Local search: starting from even stages, blocks are moved between stages as long as the timeline
+gets shorter, beginning with moves that relieve the busiest rank most. Each rank uses the fastest
+strategies that fit: changes of a block's strategy are made in the order of bytes freed per second
+(Dantzig's rule for the knapsack) until the rank fits, and unnecessary ones are undone. Time and
+memory of the plan are exact. If there are few splits into stages, each is timed with every block at
+its fastest, which gives a lower bound.
 """
 
 from __future__ import annotations
@@ -35,21 +35,20 @@ from simulator.schedules.timeline import simulate
 _ACTIONS = 600_000  # in the timelines of a search; some 3 million take a second
 _PROOF_ACTIONS = 600_000  # in the timelines of a proof: 0.2 s
 _BETTER = 1e-9  # relative; sums taken in another order differ by a few ulp
-_FEW = 200  # splits into stages that are all tried where nothing else fits
+_FEW = 200  # number of splits up to which all are tried if nothing else fits
 _TAKEN_BACK = 10  # changes of strategy that are tried again without
 
 Cuts = tuple[int, ...]
 """The first block of each stage, and the number of blocks."""
 Strategies = tuple[tuple[int, ...], ...]
 _Change = tuple[int, float, int]
-"""Of a block's strategy: its place among the rank's blocks, the seconds that it costs, the new one.
-"""
+"""A change of a block's strategy: index among the rank's blocks, added seconds, new strategy."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """Stages of a rank, or of all, with strategies stage by stage: seconds per micro-batch of the
-    busiest rank, whether they fit, and whether every block runs at its fastest."""
+    """Strategies of the stages of one rank or of all: seconds per micro-batch of the busiest rank,
+    whether they fit, and whether every block runs at its fastest."""
 
     strategies: Strategies
     busy_s: float
@@ -81,9 +80,9 @@ class TimelineSearch:
         self._stages = [schedule.stages_of(rank) for rank in range(problem.num_ranks)]
 
     def best(self, below: float = np.inf, known: tuple[int, ...] | None = None) -> Partition | None:
-        """A good plan that fits and takes less than `below` seconds, or None where none was found.
+        """A good plan that fits and takes less than `below` seconds; None if none was found.
 
-        known  first blocks of stages to begin from, beside even ones
+        known  first blocks of stages to start from, in addition to even ones
         """
         n = self.chain.num_blocks
         begin = [*self._first_cuts(), *([(*known, n)] if known is not None else [])]
@@ -93,11 +92,11 @@ class TimelineSearch:
         return None if best is None else self._shortened(best)
 
     def proved(self, below: float) -> tuple[float, Partition | None]:
-        """Seconds under which no plan of the cell is, at most `below`, and a plan that takes them
-        where one with every block at its fastest fits; 0 where there are too many splits.
+        """A lower bound in seconds on the cell's plans, at most `below`, with the plan that reaches
+        it if it fits with every block at its fastest; 0 if there are too many splits.
 
-        A timeline takes the longer the longer its actions take, so that no strategies, and no
-        limit of memory, make a split faster than its blocks' fastest do.
+        Longer actions make a timeline longer, so no choice of strategies is faster than every block
+        at its fastest.
         """
         n, stages = self.chain.num_blocks, self.chain.num_stages
         count = comb(stages, n % stages) if self._is_near_even else comb(n - 1, stages - 1)
@@ -122,7 +121,7 @@ class TimelineSearch:
         return least, best
 
     def _best_of(self, begin: Iterable[Cuts], below: float) -> Partition | None:
-        """The shortest of the plans that fit and take less, with these stages."""
+        """The fastest plan with one of these stage cuts, if it fits and takes less than `below`."""
         best: Partition | None = None
         for cuts in dict.fromkeys(begin):
             limit = best.step_time_s if best else below
@@ -141,7 +140,7 @@ class TimelineSearch:
     # Stages.
 
     def _first_cuts(self) -> Iterator[Cuts]:
-        """Even numbers of blocks; but for interleaved stages also even times."""
+        """Starting cuts: equal numbers of blocks and, unless stages are interleaved, equal times."""
         n, stages = self.chain.num_blocks, self.chain.num_stages
         yield tuple(n * s // stages for s in range(stages + 1))
         if self._is_near_even:
@@ -163,8 +162,8 @@ class TimelineSearch:
             yield tuple(least * s + sum(stage < s for stage in larger) for s in range(stages + 1))
 
     def _moved(self, cuts: Cuts) -> tuple[Index, Array]:
-        """[moves, stages + 1] cuts with a block of one stage given to another, and the work of the
-        busiest rank then, the least first."""
+        """[moves, stages + 1] cuts after moving a block to another stage, in the order of the work
+        of the busiest rank, which is returned too."""
         most = -(-self.chain.num_blocks // self.chain.num_stages)
         size = np.diff(cuts)
         gives = (size > 1) & ((size == most) | (not self._is_near_even))
@@ -178,13 +177,15 @@ class TimelineSearch:
         return moved[order], busiest[order]
 
     def _busiest_s(self, cuts: Index) -> Array:
-        """[splits] work of the busiest rank, every block at its fastest: no timeline takes less."""
+        """[splits] work of the busiest rank in seconds with every block at its fastest: a lower
+        bound on the timeline."""
         ends = self._before[self._costs_of[None, :], cuts[:, 1:]]
         stage_s = ends - self._before[self._costs_of[None, :], cuts[:, :-1]] + self._beside
         return np.asarray((stage_s @ self._is_owner).max(axis=1, initial=0.0) * self._micro)
 
     def _shortened(self, best: Partition) -> Partition:
-        """The plan from which no moved block makes a shorter timeline, as far as actions last."""
+        """The plan after moving blocks until no move shortens the timeline or the actions are used
+        up."""
         while True:
             moves, works = self._moved((*best.starts, self.chain.num_blocks))
             for cuts, busiest_s in zip(moves.tolist(), works, strict=True):
@@ -214,7 +215,7 @@ class TimelineSearch:
         )
 
     def _run(self, cuts: Cuts, strategies: tuple[int, ...]) -> Partition:
-        """The plan with its step by the timeline."""
+        """The plan with the step time of its timeline."""
         found = Partition(starts=cuts[:-1], strategies=strategies, step_time_s=0.0)
         self._actions_left -= self._actions
         return replace(found, step_time_s=timeline_step_s(self.problem, found))
@@ -272,8 +273,8 @@ class TimelineSearch:
     def _changes(
         self, rank: int, where: list[tuple[int, int]], fastest: list[int]
     ) -> list[_Change]:
-        """The changes that free bytes, in the order in which they are worth it; of one place each
-        frees more than those before."""
+        """Strategy changes that free memory, by bytes freed per second; each change of a block
+        frees more than its earlier ones."""
         problem = self.problem
         schedule, chain = problem.schedule, self.chain
         stages = self._stages[rank]

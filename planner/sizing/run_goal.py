@@ -7,10 +7,10 @@ With n nodes of d devices and steps of T seconds, a run of K steps takes
                                            hour, egress
     energy    n d h w(mfu)                 w: watts of a device and its share of the site
 
-with the median of x, and beside a limit the x for which it must hold. All rise with T at fixed n
-(power falls with the utilisation by less than the utilisation itself), so the value of a bound of T
-is a bound of the value (`LayoutGoal`). A layout pays for whole nodes, and for no more than it
-fills, so that one search over the layouts of the most nodes is a search over every number of nodes.
+with the median of x; for a limit, with the quantile of x at the required probability. All increase
+with T for fixed n (power falls more slowly than utilization), so a bound on T gives a bound on the
+value (`LayoutGoal`). A layout pays only for the nodes it fills, as whole nodes, so one search over
+the layouts on the most nodes covers every number of nodes.
 
 `RunStretch` is x(n): the wall time of a long run divided by its steady step time, by number of
 nodes, in closed form, for ranking only.
@@ -93,7 +93,7 @@ def run_stretch(
         lost, normal = _drawn(parameters, nodes * node_devices, device, inputs)
         time = lost * two_sided(band.low, band.value, band.high, normal)
         median, spent = float(np.median(time)), time * dearer
-        # Of dollars the middle is that of the time: device-hours at the price that is shown.
+        # The median of the dollars is the median time at the median price.
         unsure = float(np.quantile(spent, confidence) / np.median(spent))
         found.append((median, float(np.quantile(time, confidence)), median * unsure))
     at = np.log(np.arange(1, most_nodes + 1))
@@ -123,7 +123,7 @@ def _drawn(
     return expected(clusters).wall_s * clusters.contingency, normal
 
 
-# Of equal numbers of nodes the faster: what hours weigh beside a node where there is no deadline.
+# Without a deadline, ties in nodes go to the faster run: this many hours count as one node.
 _MANY_HOURS = 1e6
 _POWER_POINTS = tuple(float(share) for share in np.linspace(0.0, 1.0, 21))
 
@@ -203,14 +203,14 @@ class RunGoal:
         return np.asarray(self.steps * seconds * self.stretch.middle[nodes] / 3600.0)
 
     def dollars(self, nodes: Counts, hours: Array) -> Array:
-        """Of devices, spare nodes, storage and egress; infinite without a price."""
+        """Dollars of devices, spare nodes, storage and egress; infinite without a price."""
         usd = np.inf if self.usd is None else self.usd
         paid = nodes if self.spares is None else nodes + self.spares[nodes]
         rent = paid * self.node_devices * hours * usd
         return np.asarray(rent + hours * self.usd_per_run_hour + self.usd_once)
 
     def kwh(self, nodes: Counts, seconds: Array, hours: Array) -> Array:
-        """Of devices, hosts and site. Lost hours draw as much as steps."""
+        """Energy of devices, hosts and site. Lost hours draw as much power as steps."""
         could = np.maximum(seconds, 1e-12) * nodes.astype(np.float64) * self.flop_per_s
         watts = self.power.at(np.asarray(self.step_flop / could))
         return np.asarray(nodes * self.node_devices * hours * watts / 1000.0)

@@ -16,7 +16,7 @@ from planner.sizing.sizing_search import SizedDevice, SizedRun, layout_question_
 from profiles.errors import InputError
 from profiles.units import format_bytes, format_days, format_time, format_usd
 
-# Times as many nodes are looked at where those that are allowed keep no limit.
+# Multiple of the allowed nodes that is searched if the allowed ones keep no limit.
 _ROOM = 4
 Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
 """The best run of every type of device of a question."""

@@ -14,8 +14,8 @@
     seq = 131072
     global_batch = 128
 
-The nodes are chosen for the phase of the most tokens, with the time of all: each other phase runs
-on the same nodes with a layout of its own, the fastest there.
+The nodes are chosen for the phase with the most tokens, for the total time of all phases: each
+other phase runs on the same nodes with its fastest layout.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ def stretch_of_phases(
     phases: Sequence[Phase],
     solver: LayoutSolver,
 ) -> float:
-    """Steady time of all phases on a run's nodes over that of the longest one.
+    """Steady time of all phases on a run's nodes, divided by that of the phase with the most
+    tokens.
 
-    Raises InputError where a phase has no layout there.
+    Raises InputError if a phase has no layout there.
     """
     longest = max(phases, key=lambda phase: phase.tokens_count)
     total = 0.0

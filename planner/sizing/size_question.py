@@ -60,7 +60,7 @@ class DeviceChoice:
 
     @property
     def each(self) -> str:
-        """One device of it: `h100-sxm` of `4xh100-sxm`, behind a number of devices."""
+        """The name of one device: `h100-sxm` for `4xh100-sxm`."""
         return self.asked.removeprefix(f"{self.node_devices}x")
 
 

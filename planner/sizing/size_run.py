@@ -134,7 +134,7 @@ def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
     """Assumptions of the best run's prediction."""
     _, context = context_of(question_of_run(question, best))
     risk = f"a layout may run out of memory with a probability of {question.fit_risk:.0%}"
-    # A network is changed by a flag of its own here.
+    # A network is changed by its own flag here.
     said = [
         each.replace("--on names a cluster file to change it", "--network")
         for each in context.assumptions
@@ -159,7 +159,8 @@ def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tu
 _GIB = 2**30
 # More of each: GiB of a device; of the rate between nodes and of the dollars these shares.
 _MORE_GIB, _MORE_RATE, _MORE_USD = 8, 0.1, 0.05
-# More nodes are tried as these parts of what there is, and more dollars on up to twice as many.
+# More nodes are tried as these fractions of the current number, and more dollars on up to twice as
+# many.
 _MORE_NODES = (8, 4, 2)
 
 
@@ -206,8 +207,8 @@ def gains_of(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> tu
 
 
 def _more_nodes(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> list[Gain]:
-    """One more node; if it would stay idle, the fewest of an eighth, a quarter and a half more that
-    would not."""
+    """The gain of one more node; if that would be idle, of the fewest of an eighth, a quarter and a
+    half more that would not."""
     for extra in sorted({1, *(max(1, best.nodes // part) for part in _MORE_NODES)}):
         found = at_nodes(question, best, best.nodes + extra, solver)
         if found is None:
