@@ -128,7 +128,9 @@ def case_run(case: PublishedCase, assumed: list[str]) -> CaseRun:
     if known is not None:
         # A recipe for this model, device and size also fills missing values.
         filled = replace(run, global_batch=None)
-        filled = fill_from_recipe(filled, model=known.name, device=_device(row), said=assumed)
+        filled = fill_from_recipe(
+            filled, model=known.name, device=_device(row), assumptions=assumed
+        )
         run = replace(filled, global_batch=filled.global_batch or run.global_batch)
     layers = run.num_layers or (figures.num_layers if figures is not None else 1)
     return CaseRun(run=run, tokens=tokens, parameters=parameters, layers=layers)

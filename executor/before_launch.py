@@ -1,6 +1,6 @@
-"""Checks before ranks are started or anything is allocated: torch, devices, memory.
+"""Checks before ranks start or memory is allocated: torch version, devices, free memory.
 
-Imports torch inside a function alone, and only where devices must be counted.
+Imports torch only inside a function, and only to count devices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LESS_MEMORY = (
 
 
 def check_devices(path: str, plan: Plan, *, device: str) -> None:
-    """Raises InputError where torch is too old, or this machine has too few devices."""
+    """Raises InputError if torch is too old or this machine has too few devices."""
     version = importlib.metadata.version("torch")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
     if numbers < OLDEST_TORCH:
@@ -57,7 +57,7 @@ def check_devices(path: str, plan: Plan, *, device: str) -> None:
 
 
 def predicted_bytes(prediction: Prediction | None, pp_rank: int) -> float:
-    """The predicted peak of a pipeline rank; 0 where nothing was predicted."""
+    """The predicted peak of a pipeline rank in bytes; 0 without a prediction."""
     ranks = {} if prediction is None else {rank.rank: rank for rank in prediction.ranks}
     return ranks[pp_rank].limiting_bytes if pp_rank in ranks else 0.0
 
@@ -65,8 +65,8 @@ def predicted_bytes(prediction: Prediction | None, pp_rank: int) -> float:
 def check_main_memory(
     path: str, plan: Plan, prediction: Prediction | None, *, device: str = "cpu"
 ) -> None:
-    """Raises InputError where the ranks need more main memory than is free: on a CPU for all that
-    they hold, on other devices for what is offloaded."""
+    """Raises InputError if the ranks need more main memory than is free: on a CPU for all their
+    tensors, on other devices for offloaded ones."""
     each = [predicted_bytes(prediction, rank) for rank in range(plan.degrees.pp)]
     where, less = f"main memory on {plan.degrees.num_devices} ranks", LESS_MEMORY
     if device != "cpu":
@@ -77,9 +77,9 @@ def check_main_memory(
 
 
 def check_free(path: str, needed: float, where: str, free: float, less: str = LESS_MEMORY) -> None:
-    """Raises InputError where so many bytes are more than those that are free.
+    """Raises InputError if more bytes are `needed` than `free`.
 
-    less  how to need fewer
+    less  advice in the message on how to need fewer
     """
     if needed > free:
         raise InputError(
@@ -89,11 +89,11 @@ def check_free(path: str, needed: float, where: str, free: float, less: str = LE
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """From here on this process is ended where its parent is (Linux, prctl(2)): no rank outlives
-    its launcher.
+    """End this process when its parent ends (Linux, prctl(2)), so that no rank outlives its
+    launcher.
 
-    parent  its process id where it is known: a launcher may itself be process 1 (the first of a
-            container), which otherwise takes over the children of what has ended
+    parent  process id of the parent, None if unknown. Orphans get process 1 as parent, which in a
+            container may be the launcher itself
     """
     if sys.platform == "linux":
         set_death_signal = 1

@@ -30,15 +30,15 @@ TOLERANCE = 1e-5
 
 
 EXACT = ("float32", "float64")
-"""What the check computes in: in fp64 where fp32 finds a difference, which tells an error from
-rounding. A bias that batch normalisation takes out again has no gradient but rounding (0.04 of the
+"""Types in which the check computes: fp32, and fp64 if fp32 finds a difference, to tell an error
+from rounding. The gradient of a bias before batch normalization is rounding only (0.04 of the
 check's floor in a random module, 2026-11-22)."""
 
 
 @contextlib.contextmanager
 def without_autocast() -> Iterator[None]:
-    """Regions of the model under torch.autocast compute as the others: the rounding of 16 bits is
-    100 times the tolerance."""
+    """Context in which torch.autocast in the model has no effect: 16-bit rounding is 100 times the
+    tolerance."""
     setter = torch.set_autocast_enabled
     torch.set_autocast_enabled = lambda *_: None
     try:
@@ -160,7 +160,7 @@ def whole(x: Tensor) -> Tensor:
 
 
 def combined(parts: list[dict[str, Any]]) -> GradientCheck:
-    """The check over all ranks; passes where losses and every gradient agree."""
+    """The check over all ranks; it passes if the loss and all gradients agree."""
     worst = max(parts, key=lambda part: part["worst"] if part["worst"] == part["worst"] else 1e30)
     losses = [part["loss"] for part in parts if part["loss"] is not None]
     loss = sum(losses) / len(losses)

@@ -42,8 +42,8 @@ def torchrun_command(
 ) -> list[str]:
     """The torchrun command of one of our programs on this machine.
 
-    options  of the program, by name; empty ones are left out
-    On several nodes, replace `--standalone` by torchrun's rendezvous flags.
+    options  of the program, by name; empty ones are left out. On several nodes, replace
+             `--standalone` by torchrun's rendezvous flags.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={processes}", "-m", program, str(path)]
@@ -176,7 +176,7 @@ def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads
         )
 
 
-# The other ranks' own messages come within it; then all is ended.
+# Time for the other ranks to report their errors, before all are ended.
 _GRACE_S = 5.0
 
 
@@ -228,8 +228,8 @@ def _start(
 
 
 def out_of_memory_kills() -> int:
-    """Number of processes that this machine has killed so far for lack of memory; 0 if it does not
-    count them (Linux does: Documentation/filesystems/proc.rst, vmstat)."""
+    """Number of processes killed so far by this machine's out-of-memory killer; 0 if not counted
+    (Linux counts them: Documentation/filesystems/proc.rst, vmstat)."""
     try:
         text = Path("/proc/vmstat").read_text(encoding="ascii")
     except OSError:
@@ -251,24 +251,24 @@ def first_failure(
 ) -> str:
     """The error message for the user: the earliest failed rank's, or torchrun's reason for its end.
 
-    lacks_memory  whether the system killed processes for lack of memory during the run
+    lacks_memory  whether the system's out-of-memory killer ended processes during the run
     ranks         number of ranks
     """
     first = min(errors, key=lambda entry: float(entry["time_s"]), default=None)
     reported = {int(entry["rank"]) for entry in errors}
     missing = [str(rank) for rank in range(ranks) if rank not in reported]
     if first is not None and missing and _WAITED.search(first["message"]):
-        # Whoever was ended after that, was ended by the launcher.
+        # Ranks that ended after that were ended by the launcher.
         which = f"rank{'s' if missing[1:] else ''} {', '.join(missing)}"
         return (
             f"rank {first['rank']} waited longer than --timeout for {which}, which did not answer: "
             "stopped, hanging or too slow; all ranks were ended. Look at what holds it up, or give "
             f"more time (--timeout). It waited in: {first['message'].splitlines()[0]}"
         )
-    # The ranks that a signal ended, with it, as torchrun's report has them.
+    # Ranks ended by a signal, with its number, from torchrun's report.
     ended = re.findall(r"rank\s*:\s*(\d+)[^\n]*\n\s*exitcode\s*:\s*-(\d+)", text)
     killed = {int(rank): int(number) for rank, number in ended if int(rank) not in reported}
-    # Torchrun ends the others by SIGTERM: whoever fell to another signal fell first.
+    # Torchrun ends the others by SIGTERM, so a rank ended by another signal ended first.
     first_killed = min(killed, key=lambda rank: (killed[rank] == 15, rank), default=None)
     if first_killed is not None and (killed[first_killed] != 15 or not errors):
         number = killed[first_killed]

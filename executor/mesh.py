@@ -77,8 +77,9 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
 
 
 def sum_over(x: Tensor, group: Any, device: torch.device | str) -> None:
-    """Sum a tensor over a group in place, on the device, whose memory alone NCCL reads: offloaded
-    gradients are copied there and back. A reduction adds up memory, whatever lies where."""
+    """Sum a tensor over a group in place. NCCL reads device memory only, so offloaded gradients are
+    copied to the device and back. The copy is contiguous, because a reduction adds memory
+    regardless of strides."""
     flat = x.to(device).contiguous()
     dist.all_reduce(flat, group=group)
     x.copy_(flat)

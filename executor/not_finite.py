@@ -1,7 +1,7 @@
 """Find the first step, rank and module in which a loss or gradient is nan or infinite.
 
-Used after a run has found such a value: the steps run again from the same starting weights, inputs
-and random draws, with hooks on every module that check each tensor.
+Runs the steps again from the same starting weights, inputs and random draws, with hooks on every
+module that check each tensor.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def all_finite(tensors: Any) -> bool:
 def first_not_finite(
     plan: Plan, spec: ModelSpec, mesh: Mesh, device: torch.device, *, steps: int, exact: str = ""
 ) -> Place | None:
-    """The first such place within a number of steps, or None; a collective with the same result on
-    every rank."""
+    """The first place with a non-finite value within `steps` steps, or None; a collective with the
+    same result on every rank."""
     with Rank(plan, spec, mesh, device, Recorder(), exact=exact) as rank:
         watches = [_Watch(stage, number, len(plan.stages)) for number, stage in rank.stages.items()]
         for step in range(steps):

@@ -3,12 +3,12 @@
 Tensor parallelism splits linear layers by columns or rows, embedding and head by words
 (profiles/model/tracing/trace_split_layers.py). A rank's shares are plain tensors.
 
-Data parallelism by ZeRO stage: 0 keeps everything whole (replica_gradients.py); 1 to 3 are FSDP2
-(fully_shard per block), which sums each block's gradients in the backward that makes them: under 1,
-and under a pipeline, in the last one of a step. 1 and 2 keep parameters whole between the passes, 3
-shards them again after each. bf16 plans keep fp32 weights, gradient sums and
-optimizer states, and compute in bf16: FSDP2's mixed precision where it shards, copies of our own
-elsewhere (working_copies.py), where frozen weights are kept in bf16 alone.
+Data parallelism by ZeRO stage: 0 shards nothing (replica_gradients.py). 1 to 3 use FSDP2
+(fully_shard per block), which sums each block's gradients in its backward; under ZeRO 1, and in a
+pipeline, in the last backward of a step. 1 and 2 keep parameters whole between the passes, 3 shards
+them again after each. bf16 plans keep fp32 weights, gradient sums and optimizer states, and compute
+in bf16: by FSDP2's mixed precision if it shards, otherwise with our own copies (working_copies.py),
+where frozen weights exist in bf16 only.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def apply_fully_sharded(
     policy = as_given = MixedPrecisionPolicy()
     if compute_dtype not in (torch.float32, torch.float64):
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
-        # What a stage receives has the types that the model made; whole numbers cross as bits.
+        # Received tensors have the model's types; integers are sent as bits.
         as_given = replace(policy, cast_forward_inputs=False)
     settings: dict[str, Any] = {
         "mesh": mesh.shards,

@@ -45,7 +45,7 @@ def attention_of(module: nn.Module) -> nn.Module | None:
 def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
     original = module.forward
     changing: set[str] | None = None  # its buffers that a call changes; known after the first
-    generators = Generators(module)  # torch keeps the state of its own
+    generators = Generators(module)  # torch restores its own state
     draws = True  # from them; known after the first
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -65,7 +65,7 @@ def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
                 yield
 
         def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-            # The forward is watched with the stage's; what runs again, runs in the backward.
+            # The stage's forward is already watched; recomputation runs in the backward.
             return split.under_these_hooks() if split else nullcontext(), again()
 
         made = checkpoint(original, *args, use_reentrant=False, context_fn=contexts, **kwargs)

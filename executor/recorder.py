@@ -57,7 +57,7 @@ class Clock:
         self._event = event or partial(torch.Event, device, enable_timing=True)
 
     def now(self) -> Moment:
-        """This moment."""
+        """The current moment."""
         event = None
         if self._behind:
             event = self._event()
@@ -77,7 +77,7 @@ class Clock:
         return replace(passed, wall_s=1e-3 * begin.event.elapsed_time(end.event))
 
 
-# An action of a stage: its number, what it does (I and W are the halves of a B), the micro-batch.
+# An action of a stage: number of the stage, letter (I and W are the halves of a B), micro-batch.
 ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
@@ -160,7 +160,7 @@ class BlockRecorder(Recorder):
 
     @contextmanager
     def action(self, name: str) -> Iterator[None]:
-        """As Recorder.action, and times the blocks."""
+        """As `Recorder.action`; also times the blocks."""
         found = ACTION.fullmatch(name)
         stage = self._stages.get(int(found[1])) if found is not None else None
         if found is None or stage is None:

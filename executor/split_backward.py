@@ -174,7 +174,7 @@ class _Split(torch.autograd.Function):
         ctx.split, ctx.product, ctx.label, ctx.targets = split, product, split.label, targets
         y = product.forward(x, weight, bias)
         # A view that a function returns may not be written to in place; this is the same storage,
-        # of which no other tensor is left, as a tensor of its own.
+        # of which no other tensor is left, as a separate tensor.
         return torch.ops.aten._unsafe_view(y, y.shape) if y._is_view() else y
 
     @staticmethod

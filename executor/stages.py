@@ -74,7 +74,7 @@ class StageModule(nn.Module):
         self.draws: Draws | None = None  # set before `watch_entries`, where the model draws
         self.copies: WorkingCopies | None = None  # in mixed precision without sharded parameters
         self.replicas = ReplicaGradients((), None, 1)  # of weights that no replica shards
-        self.sharding = Sharding(tp=1)  # what tensor parallelism splits
+        self.sharding = Sharding(tp=1)  # modules that tensor parallelism splits
         self.micro_batch = 0  # that runs next, of the global batch
         self.model = built.module
         self.first, self.last = first, last
@@ -92,7 +92,7 @@ class StageModule(nn.Module):
         self._last_use = {number: n for n in own for number in flow.calls[n].takes}
         self._number = self._depth = 0
         self._running_own = False  # the outermost unit that runs
-        self._in_loss = False  # all of it is the last stage's, and values may decide what runs
+        self._in_loss = False  # the last stage has all of it, and values may decide its code
         self._looking = TorchCallSwitch(self._between)
         # id of a tensor -> (the tensor, its number): it must stay alive, or its id could be that of
         # another tensor later.
@@ -111,13 +111,13 @@ class StageModule(nn.Module):
 
     @property
     def runs_own(self) -> bool:
-        """Whether the unit that runs is the stage's own, not a placeholder of another's."""
+        """Whether the running unit belongs to this stage, and is no placeholder."""
         return self.is_whole or self._running_own
 
     # --- set-up -------------------------------------------------------------------------------
 
     def split_logits(self, *, first: int, reduce: Reduce) -> None:
-        """Take the loss of this rank's logits, as `with_split_loss`."""
+        """Compute the loss from this rank's share of the logits, as `with_split_loss`."""
         self._built = with_split_loss(self._built, first=first, reduce=reduce)
 
     def _install(self) -> None:
@@ -195,7 +195,7 @@ class StageModule(nn.Module):
         given = self._with_own(args, kwargs)
         # Nothing that a unit does inside is looked at.
         self._looking.turn(False)
-        # FSDP2 casts what the units that it shards are given itself.
+        # FSDP2 casts the inputs of the units that it shards.
         casts = self.copies is not None and path in self.flow.casts
         return narrowed(module, given) if casts else given
 
@@ -220,7 +220,7 @@ class StageModule(nn.Module):
         args, targets = given_again(model_args, self._built)
         self.device = args[0].device
         try:
-            # Of two modes the one entered last comes first: draws, then stand-ins, then products.
+            # The mode entered last comes first: draws, then placeholders, then products.
             with ExitStack() as stack:
                 if self.split:
                     stack.enter_context(self.split.watching())
@@ -264,7 +264,7 @@ class StageModule(nn.Module):
             if leaf.source >= 0:
                 self._may_be_written(inputs[leaf.source])
         out = run()
-        # What is written in place is the tensor that stood for the first input.
+        # The tensor written in place is the placeholder of the first input.
         self._made(call, self._stands_for(inputs[0]) if call.writes else out)
         return out
 
@@ -311,7 +311,7 @@ class StageModule(nn.Module):
         self._number += 1
 
     def _let_go(self, number: int) -> None:
-        """Free a value of this stage after its last use; autograd keeps what it needs."""
+        """Free a value of this stage after its last use; autograd keeps the tensors it needs."""
         if not self._own(self.flow.values[number].block) or number in self._leaving:
             return
         x = self._real.pop(number, None)

@@ -1,8 +1,8 @@
 """The program of every rank: `python -m executor.train`, started by torchrun.
 
-Reads a plan file, trains some steps on synthetic data, measures, checks gradients if asked, and
-rank 0 writes the measurement. An error is written to the error folder with its time, so that the
-launcher can tell which rank failed first.
+Reads a plan file, trains some steps on synthetic data, measures, checks gradients with `--check`,
+and rank 0 writes the measurement. An error is written to the error folder with its time, from which
+the launcher finds the rank that failed first.
 """
 
 from __future__ import annotations

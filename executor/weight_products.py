@@ -184,7 +184,7 @@ def _embedding(
     return Recognised(Embedding(padding), input, weight)
 
 
-# Torch's order of what follows the bias, of convolutions and of transposed ones.
+# Torch's order of the arguments after the bias, of convolutions and of transposed ones.
 _STRAIGHT = ("stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("stride", "padding", "output_padding", "groups", "dilation")
 
@@ -240,7 +240,7 @@ class Target:
         """Add to the parameter's gradient."""
         place = self.place()
         if place is None:
-            # As autograd lays gradients out: what is summed over ranks lies alike on each.
+            # In autograd's layout, so that gradients summed over ranks have equal strides on each.
             like = gradient.stride() == self.parameter.stride()
             made = gradient if like else torch.empty_like(self.parameter).copy_(gradient)
             self.parameter.grad = made

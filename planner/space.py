@@ -183,7 +183,8 @@ def meshes_of(
 
 
 def _degrees(axes: Axes, space: LayoutContext, axis: str) -> list[int]:
-    """Degrees of an axis that the user allows, the framework has and the number of devices permits."""
+    """Degrees of an axis that the user allows, the framework has and the number of devices
+    permits."""
     offered = axis in space.rules.axes
     return [
         value

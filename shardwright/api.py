@@ -1,7 +1,7 @@
 """The Python functions of the commands: same names, values in and out, nothing printed.
 
-The plug-in `frameworks` adds those that read or write files of other frameworks. A result prints
-like its command, in a notebook too, and has `table()` and `to_pandas()`
+The plug-in `frameworks` adds functions that read or write files of other frameworks. A result
+prints like its command, in a notebook too, and has `table()` and `to_pandas()`
 (shardwright/results/result.py).
 """
 
@@ -104,15 +104,14 @@ def plan(
 ) -> PlanResult | LayoutResult:
     """The best plan.
 
-    model, on        values, or names that lead to them
-    stack            a framework (`frameworks()`), whose layouts are then searched
+    model, on        values, or their names
+    stack            a framework (`frameworks()`) whose layouts to search
     price            of a device-hour: a kind of the price table, a Sourced value, or None
     space            the axes as one value, in place of tp, pp, dp, ...
     progress         called during the search
-    others           as the flags of the same names (docs/options.md)
-
-    Raises InputError for what is none of these, and where no cell is legal. An answer that is
-    infeasible is a value with its reasons.
+    others           as the flags of the same names (docs/options.md) Raises InputError for other
+                     arguments, and if the axes allow no plan. If nothing fits, the answer is
+                     infeasible and has the reasons.
     """
     return _shown(python_plan.plan(model, on, work, stack=stack, **options))
 
@@ -148,9 +147,9 @@ def predict(
     on       of a Plan, another cluster than the one that it names; of an imported run, where its
              files name no devices: `8x8xh100-sxm-80gb`
 
-    A plan has the prediction that it has in the answer of `plan`.
+    The prediction of a plan equals the one in the answer of `plan`.
 
-    Raises InputError for anything else, for `on` of an answer or a plan file, which have their
+    Raises InputError for other arguments, for `on` with an answer or a plan file, which name their
     devices, and for an imported run that cannot be predicted.
     """
     if isinstance(chosen, Plan):
@@ -182,7 +181,7 @@ def predict(
 def load_plan(path: str | Path) -> PlanResult | LayoutResult:
     """The answer in the plan file at `path`: a plan, or a framework's layout.
 
-    Raises DocumentError, naming the key, where its decision was changed after it was made.
+    Raises DocumentError, naming the key, if a decision in the file was edited.
     """
     return _shown(open_plan(path).answer)
 
@@ -198,8 +197,8 @@ def profile(
     precision: str = "fp32",
     output: str | Path | None = None,
 ) -> Cluster:
-    """This machine, measured into a file that `cluster("local")` reads; with a model, its blocks
-    too."""
+    """Measure this machine, and with a model its blocks, into the file read by `cluster("local")`;
+    returns the cluster."""
     from shardwright.requests.machine_profile import profile_machine
 
     return profile_machine(
@@ -225,7 +224,8 @@ def run(
     timeout_s: float = 300.0,
     any_machine: bool = False,
 ) -> Measurement:
-    """Run the plan in a file on this machine; `model` names it where the plan's name does not.
+    """Run the plan in a file on this machine; returns its measurement. `model` replaces a model
+    name in the plan that cannot be resolved.
 
     device  cpu or cuda; "": cuda for a GPU plan if this machine has GPUs, otherwise cpu
     """
@@ -274,13 +274,12 @@ def compare(
     """A prediction next to a run of our executor, or next to a training log.
 
     plan   an answer of `plan`, or the path of a plan file; with `log` also an imported run
-    run    what `run` gave, or the path of its file
-    log    a log, and profiles of the same training (needs the plug-in `frameworks`, whose
-           `compare_log` this calls)
-    on     where an imported run that names no devices is
+    run    a measurement of `run`, or the path of its file
+    log    a training log, and profiles of the same training (needs the plug-in `frameworks`)
+    on     devices of an imported run that names none
 
-    Raises InputError without exactly one of run and log, MismatchError for a run of another plan
-    and for a log that tells no step time.
+    Raises InputError unless exactly one of run and log is given, MismatchError for a run of another
+    plan and for a log without step times.
     """
     logs = [log] if isinstance(log, (str, Path)) else list(log)
     if (run is None) == (not logs):
@@ -303,7 +302,8 @@ def compare(
 
 
 def diff(before: PlanLike, after: PlanLike) -> DiffResult:
-    """The differences of the second plan, and the reason for its other step time."""
+    """The differences of the second plan from the first, and the reason for the change in step
+    time."""
     found = diff_plans(opened_plan(before).answer, opened_plan(after).answer)
     return as_result(DiffResult, found)
 
@@ -314,7 +314,7 @@ def report(
     *,
     run: str | Path | Measurement | None = None,
 ) -> Path:
-    """Writes the HTML report of a plan, with its run beside it where there is one; its path.
+    """Write the HTML report of a plan, compared with its run if given; returns the path.
 
     A path that ends in .pdf, .png or .svg gets the charts for print.
     """

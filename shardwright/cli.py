@@ -1,6 +1,7 @@
 """The command line: its commands in the order of the help, and its exit codes.
 
-Typer and rich only at import; a command's file, shardwright/commands/NAME.py, when it is asked for.
+Imports typer and rich only. The file of a command, shardwright/commands/NAME.py, is imported when
+the command runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import typer.core
 from profiles.errors import ShardwrightError
 from shardwright.plugins.plugin import Command, missing_plugin, plugin_commands
 
-# What each command is for, in the order of the help.
+# One line per command, in the order of the help.
 COMMANDS = {
     "fit": "Show the parts and memory of a model, and the devices on which its training fits.",
     "plan": (
@@ -59,7 +60,7 @@ COMMANDS = {
 }
 
 
-# Commands of this repository's plug-ins, and what to install for each.
+# Commands of this repository's plug-ins, with the plug-in to install.
 PLUGIN_FOLDERS = {
     "check": "plugins/frameworks",
     "export": "plugins/frameworks",
@@ -72,8 +73,8 @@ PLUGIN_FOLDERS = {
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands of the core and of plug-ins; the file of a command is imported when it runs, and
-    plug-ins are looked for where the core has no such command."""
+    """The commands of the core and of plug-ins. Plug-ins are loaded only for a command that the
+    core does not have."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -118,8 +119,8 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from shardwright import __version__
 
         sys.stdout.write(f"shardwright {__version__}\n")
@@ -155,7 +156,7 @@ def _run() -> None:
     from shardwright.console.leave import INTERRUPTED, PIPE_CLOSED
 
     try:
-        # typer gives Ctrl-C (130) and typer.Exit back as the status that they stand for.
+        # typer returns the exit status for Ctrl-C (130) and typer.Exit.
         status = app(standalone_mode=False)
         if status == INTERRUPTED:
             raise KeyboardInterrupt

@@ -1,1 +1,1 @@
-"""Data flow, random draws and message types: what a stage needs to replay a model."""
+"""Data flow, random draws and message types for the replay of a model by a stage."""

@@ -3,8 +3,8 @@
 A model's forward is a sequence of calls: of its units (modules with weights and without a block
 boundary inside) and of torch functions in the code between them. Calls that depend on no weight
 (masks, positions) are repeated by every stage and are not recorded. Every other call belongs to the
-block in whose part of the forward it runs, and makes values that later calls take. From this, a
-stage knows which calls are its own, what it receives, and which values other stages need.
+block in whose part of the forward it runs, and makes values that later calls take. This determines
+for each stage its own calls, the values that it receives, and those that other stages need.
 
 A plan may run blocks in another order than the model (block_order.py). A block whose outputs are
 used late, or never, then runs after blocks that the model runs after it. Its code may create views
@@ -44,7 +44,7 @@ from profiles.model.tracing.trace_split_layers import NoExchange, SplitLayers
 from profiles.model.tracing.trace_tensor_parallel import shard
 
 Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
-"""Of the tensors that cross a cut."""
+"""Shapes and types of the tensors that cross a cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +97,14 @@ class DataFlow:
     """All calls in their order, and the values that they made; blocks as the plan numbers them.
 
     entries  of the blocks;  units  paths of the modules that run as a whole
-    reached  blocks that the forward reaches;  draws  something is drawn at random, `draws_beside`
-             from other generators than torch's own
-    by_value  values decide what the forward runs (loops over experts)
-    reads    unit -> blocks whose code between units, or in others, reads its weights (a table of
-             words as head); weight that stands in no unit -> blocks that read it, the first where
-             none does
-    casts    units that are given numbers in a wider type than they compute in (a table of positions
-             in fp32)
-    differentiated  units that the code between units takes a gradient through, in the forward, or
-             transforms (torch.func), or that hang hooks of their own on tensors, which may do so
-             in the backward
+    reached  blocks that the forward reaches;  draws  whether random numbers are drawn,
+             `draws_beside` whether also from generators other than torch's
+    by_value  whether tensor values decide which code the forward runs (loops over experts)
+    reads    unit -> blocks whose code outside of the unit reads its weights (an embedding table as
+             head); weight of no unit -> blocks that read it, the first block if none does
+    casts    units whose inputs have a wider type than they compute in (fp32 position tables)
+    differentiated  units that code between units differentiates in the forward or transforms
+                    (torch.func), and units with tensor hooks, which may do so in the backward
     """
 
     entries: tuple[str, ...]
@@ -242,12 +239,11 @@ class _Recording:
         return isinstance(x, Tensor) and (x.requires_grad or id(x) in self._numbers)
 
     def _note_reads(self, inputs: Sequence[Any], *, depends: bool = True) -> None:
-        """Record that weights among these are read here (a unit's reads of its own weights
-        excluded)."""
+        """Record reads of weights among these inputs, except a unit's reads of its own weights."""
         for x in inputs:
             owners = self._owners.get(id(x), ())
             if owners and not (self._depth and self._running in owners):
-                # What depends on nothing that is trained, every stage makes itself.
+                # Values that depend on no trained weight are computed by every stage.
                 here = depends or self._depth
                 blocks = {self._block} if here else set(range(len(self._entries)))
                 self._reads.setdefault(owners[0], set()).update(blocks)
@@ -312,8 +308,8 @@ def units_of(module: nn.Module, opening: tuple[str, ...]) -> tuple[str, ...]:
     def visit(path: str, child: nn.Module) -> None:
         if next(child.parameters(), None) is None:
             return
-        # Lists and dictionaries are never called themselves; parameters that stand in one, as those
-        # that stand in the model itself, are held by the stages whose code reads them.
+        # Lists and dictionaries are never called. Parameters directly in one, or directly in the
+        # model, are held by the stages whose code reads them.
         if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
             return
         listed = isinstance(child, (nn.ModuleList, nn.ModuleDict))
@@ -371,7 +367,7 @@ def flow_of(
 def _fake_state(module: nn.Module) -> None:
     """Parameters and buffers as fake CPU tensors: shapes without storage, in place.
 
-    A single number is computed with as it is stored (working_copies.py).
+    A single number is used in its stored type (working_copies.py).
     """
     for child in module.modules():
         for key, p in child._parameters.items():
@@ -402,8 +398,7 @@ def where_used_first(calls: Sequence[Call]) -> tuple[tuple[Call, ...], dict[int,
 
 
 def written_units(flow: DataFlow) -> frozenset[str]:
-    """Paths of the units, and of other modules whose outputs are inputs of such a function with
-    one."""
+    """Paths of the units that made an input, written or not, of a function that writes in place."""
     makers = {leaf.value: call.function for call in flow.calls for leaf in call.leaves}
     between = [call for call in flow.calls if not isinstance(call.function, str)]
     writing = [call for call in between if any(leaf.source >= 0 for leaf in call.leaves)]

@@ -48,7 +48,7 @@ class DrawsSeen(TorchDispatchMode):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:
             told = func._schema.arguments
-            named = {a.name: a.default_value for a in told}  # torch leaves out what equals these
+            named = {a.name: a.default_value for a in told}  # torch leaves these values out
             named |= dict(zip((a.name for a in told), args, strict=False)) | kwargs
             self.any = self.any or not any(named.get(name) == 0.0 for name in _CHANCES)
         return func(*args, **kwargs)
@@ -100,7 +100,7 @@ class Draws:
             self._restore(before)
 
     def _between(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A torch function outside or inside units."""
+        """Run a torch function, with its seed set if it draws random numbers."""
         if self._inside or getattr(func, "__name__", "") not in _DRAWING:
             return func(*args, **kwargs)
         before = self._states()

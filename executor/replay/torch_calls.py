@@ -45,7 +45,7 @@ class TorchCallSwitch:
         if on and mode is None:
             self._mode = InterceptTorchCalls(self._handle)
             self._mode.__enter__()  # type: ignore[no-untyped-call] # torch's
-        # Only the last mode can be left; one of the model's own may stand above it.
+        # Only the last mode can be left, and the model may have entered another one.
         elif not on and mode is not None and _get_current_function_mode() is mode:
             self._mode = None
             mode.__exit__(None, None, None)

@@ -299,7 +299,8 @@ def _with_dollars(found: _PartAnswer, usd_per_hour: Mapping[str, Sourced]) -> _P
 
 
 def _left_out(prices: StagePrices, best: _PartAnswer) -> tuple[LeftOut, ...]:
-    """The unused devices per type, with the reason: no whole group of tp, too slow, or not needed."""
+    """The unused devices per type, with the reason: no whole group of tp, too slow, or not
+    needed."""
     plan = best.answer.plan if best.answer else None
     assert plan is not None
     tp, used = plan.degrees.tp, Counter(best.part.devices)

@@ -140,7 +140,8 @@ class TimelineSearch:
     # Stages.
 
     def _first_cuts(self) -> Iterator[Cuts]:
-        """Starting cuts: equal numbers of blocks and, unless stages are interleaved, equal times."""
+        """Starting cuts: equal numbers of blocks and, unless stages are interleaved, equal
+        times."""
         n, stages = self.chain.num_blocks, self.chain.num_stages
         yield tuple(n * s // stages for s in range(stages + 1))
         if self._is_near_even:

@@ -1,1 +1,1 @@
-"""What each command does: one file per command, called by shardwright/cli.py."""
+"""The commands, one per file, called by shardwright/cli.py."""

@@ -1,4 +1,4 @@
-"""`shardwright catalog`."""
+"""`shardwright catalog`: lists devices and prices with their sources."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def catalog(
     ] = "",
     json_output: Json = False,
 ) -> None:
-    """`shardwright catalog`."""
+    """`shardwright catalog`: lists devices, prices and costs of owning, with their sources."""
     # Here, since --help needs none of them.
     from shardwright.reports.prices.price_report import catalog_report, prices_report
 

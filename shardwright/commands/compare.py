@@ -1,4 +1,4 @@
-"""`shardwright compare`."""
+"""`shardwright compare`: compares a plan with a measurement, a training log or another plan."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    """`shardwright compare`."""
+    """`shardwright compare`: compares a plan with a measurement, a training log or another plan."""
     # Here, since --help needs none of them.
     from planner.layout.layout_answer import LAYOUT_SCHEMA
     from shardwright.analysis.comparison import compare_run, comparison_data

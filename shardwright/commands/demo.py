@@ -1,4 +1,5 @@
-"""The tour: profile this machine, trace, plan, run on two processes, compare, report."""
+"""`shardwright demo`: profiles this machine, then plans, runs, compares and reports a small
+model."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ EXAMPLES = "Examples:\n\n  shardwright demo\n\n  shardwright demo --output /tmp/
 def demo(
     output: Annotated[Path, typer.Option("--output", help="folder to write")] = Path("demo-output"),
 ) -> None:
-    """Run the whole way once, writing everything into a folder; raises what its parts raise."""
+    """Run the demo, writing all files into a folder; raises the errors of its commands."""
     # Here, since --help needs none of them.
     from executor.launch import run_plan
     from planner.axes import Axes
@@ -76,7 +77,7 @@ def demo(
         MODEL, sequence_length=SEQUENCE, precision="fp32", tp_degrees=(1,), target="cpu"
     )
     graph = traced.at(MICRO_BATCH)
-    _say(
+    _print_line(
         f"{graph.full_parameter_count / 1e6:.1f} M parameters in {len(graph.chain)} blocks of "
         f"{len(graph.kinds)} kinds"
     )
@@ -124,7 +125,9 @@ def demo(
         inside = any(row.inside for row in comparison.rows if row.name == "step")
         if not outdated or inside or attempt == 2:
             break
-        _say(f"{outdated}: the profile is measured again, then the plan is made and run again")
+        _print_line(
+            f"{outdated}: the profile is measured again, then the plan is made and run again"
+        )
 
     _step(7, "report", "")
     made = provenance(cluster)
@@ -149,12 +152,12 @@ def demo(
         )
 
 
-def _step(number: int, what: str, command: str) -> None:
+def _step(number: int, title: str, command: str) -> None:
     to_user = console(stderr=True)
-    to_user.print(Text.assemble((f"{number}/7 ", "bold"), what))
+    to_user.print(Text.assemble((f"{number}/7 ", "bold"), title))
     if command:
         to_user.print(Text(f"    shardwright {command}", style="dim"))
 
 
-def _say(what: str) -> None:
-    console(stderr=True).print(Text(f"    {what}"))
+def _print_line(title: str) -> None:
+    console(stderr=True).print(Text(f"    {title}"))

@@ -1,4 +1,4 @@
-"""`shardwright fit`."""
+"""`shardwright fit`: shows the memory of a model and the devices on which its training fits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fit(
     precision: Precision = Precision.BF16,
     json_output: Json = False,
 ) -> None:
-    """`shardwright fit`."""
+    """`shardwright fit`: shows the memory of a model and the devices on which its training fits."""
     # Here, since --help needs none of them.
     from shardwright import api
     from shardwright.reports.capacity import fit_model, fit_report

@@ -1,4 +1,4 @@
-"""`shardwright plan`: one request to the search that answers it, or the many of a sweep."""
+"""`shardwright plan`: passes one request to its search, or many requests to a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shardwright plan --stack`: the best layout of a described model, for one framework or more."""
+"""`shardwright plan --stack`: the best layout of a transformer for one or several frameworks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shardwright.analysis.answer_json import (
     frameworks_json,
     front_json,
 )
-from shardwright.console.output import SearchProgress, note, print_json, show, tell_price
+from shardwright.console.output import SearchProgress, note, print_json, print_price_notes, show
 from shardwright.console.report_files import write_plan_reports
 from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.plan_answers import planned_front, planned_layouts
@@ -37,8 +37,8 @@ from simulator.values.plan_file import write_plan_file
 
 
 def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
-    """Print (and write) the answer; raises InfeasibleError where no layout fits."""
-    asker = LayoutRequester(
+    """Print and, if requested, write the answer; raises InfeasibleError if no layout fits."""
+    requester = LayoutRequester(
         request=request,
         calibration=_calibration(request.options.calibration),
         explain=output.explain or output.reports.asked,
@@ -46,15 +46,15 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
         watched=functools.partial(SearchProgress, quiet=output.quiet or output.json),
     )
     if request.options.pareto:
-        _front(asker, output)
+        _front(requester, output)
         return
     names = stacks_of(request.options.stack)
     if len(names) > 1:
-        _several(asker, output)
+        _several(requester, output)
         return
     if request.options.stack == EXECUTOR and _writes_plan(output):  # before the search
         need_to_build(resolve_model(request.options.model))
-    one = asker.one()
+    one = requester.one()
     _give(one, request, output)
     if one.answer.chosen is None:
         asked = request.options
@@ -62,8 +62,8 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
 
 
 def _give(one: CachedAnswer[LayoutFile], request: PlanRequest, output: AnswerOutput) -> None:
-    """Writes and prints the answer: of our own executor as a plan that runs, of another framework,
-    and of what our executor does not run, as its layout."""
+    """Writes and prints the answer: for our own executor as a plan that runs; for another
+    framework, and for options that our executor does not have, as a layout."""
     answer = one.answer
     why_not = unsupported_options(answer.chosen.run) if answer.chosen else ""
     runs = answer.stack == EXECUTOR and not why_not and _writes_plan(output)
@@ -87,7 +87,7 @@ def _give(one: CachedAnswer[LayoutFile], request: PlanRequest, output: AnswerOut
         show(brief_report(plan_brief(planned())))
         for row in framework_rows(answer, one.others):
             show(labelled("Next:   ", row))
-        tell_price(request.price_notes)
+        print_price_notes(request.price_notes)
     if told := how_it_came_about(one, request.time_limit_s):
         # In the short answer a reused answer is a remark.
         (note if brief and one.cached else show)(told)
@@ -106,15 +106,15 @@ def _writes_plan(output: AnswerOutput) -> bool:
 def _calibration(path: Path | None) -> Calibration | None:
     if path is None:
         return None
-    # Here, since only this flag needs what reads tables of runs.
+    # Imported here, because only this flag needs the reader of tables of runs.
     from shardwright.commands.tables.predict_runs import loaded_calibration
 
     return loaded_calibration(path)
 
 
-def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
-    """One table of frameworks; the file is the fastest one's."""
-    request, (answers, refused) = asker.request, asker.by_framework()
+def _several(requester: LayoutRequester, output: AnswerOutput) -> None:
+    """Prints one table of frameworks; the file contains the fastest one's answer."""
+    request, (answers, refused) = requester.request, requester.by_framework()
     planned = functools.cache(lambda: planned_layouts(answers, refused))
     if answers:
         write_plan_reports(output.reports, planned, request.price_notes)
@@ -129,7 +129,7 @@ def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
         print_json(data | {"price_notes": list(request.price_notes)})
     elif answers:
         show(brief_report(plan_brief(planned()), short=not output.explain))
-        tell_price(request.price_notes)
+        print_price_notes(request.price_notes)
     if not answers:
         raise InfeasibleError(none_fits(request, refused))
     _write(output, answers[0])
@@ -137,8 +137,8 @@ def _several(asker: LayoutRequester, output: AnswerOutput) -> None:
         note(f"written: {output.file} ({answers[0].stack})")
 
 
-def _front(asker: LayoutRequester, output: AnswerOutput) -> None:
-    request, choices = asker.request, asker.front()
+def _front(requester: LayoutRequester, output: AnswerOutput) -> None:
+    request, choices = requester.request, requester.front()
     asked = request.options
     planned = planned_front(asked.model, asked.on, stacks_of(asked.stack)[0], asked.pareto, choices)
     write_plan_reports(output.reports, lambda: planned, request.price_notes)
@@ -150,7 +150,7 @@ def _front(asker: LayoutRequester, output: AnswerOutput) -> None:
         print_json(data)
         return
     show(brief_report(plan_brief(planned), short=not output.explain))
-    tell_price(request.price_notes)
+    print_price_notes(request.price_notes)
     if output.file is not None:
         note(f"written: {output.file}")
 

@@ -1,4 +1,4 @@
-"""`shardwright plan` with many questions."""
+"""`shardwright plan` with many requests: a sweep into a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from profiles.document import to_json, write_text
 from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.prices.offer import Offer
 from shardwright.commands.sweep_folder import need_folder, sweep_in_folder, workers_of
-from shardwright.console.output import note, print_json, show, tell_price
+from shardwright.console.output import note, print_json, print_price_notes, show
 from shardwright.options.option import SweepKey, options_of
 from shardwright.options.plan_options import PlanOptions
 from shardwright.options.read_text import names
@@ -30,13 +30,13 @@ _WHY = "Answers of a sweep must not depend on who solves them and how fast."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """How a sweep is run.
+    """Settings of a sweep.
 
-    output   its file is the folder of the results
-    workers  processes of this machine, None where not asked for; ray  a cluster's address
+    output   its `file` is the folder for the results
+    workers  processes of this machine, None if not given;  ray  address of a Ray cluster
     sort     a name of plan_columns.PLAN_SORTS
-    offers   of a price file, with ours; None for ours alone
-    today    the ISO day of the questions, or "" for no notes on prices
+    offers   offers of a price file and shipped ones; None for the shipped ones only
+    today    ISO day of the requests, "" for no notes on prices
     """
 
     output: AnswerOutput
@@ -49,12 +49,12 @@ class Sweep:
 
 
 def plan_many(
-    path: Path | None, options: PlanOptions, asked: Sweep, *, refused: Mapping[str, object]
+    path: Path | None, options: PlanOptions, settings: Sweep, *, refused: Mapping[str, object]
 ) -> None:
     """`shardwright plan` with several models, clusters or prices, or with a file of questions.
 
-    path     the file; None for the lists of the options
-    refused  flags of the command that a sweep cannot follow, with their values
+    path     file of questions; None for the lists in the options
+    refused  flags of the command that a sweep does not support, with their values
     """
     single = {
         each.flag: each.is_set(getattr(options, each.name))
@@ -66,7 +66,7 @@ def plan_many(
             raise InputError(f"{flag} is for one request, this is a sweep; leave it out. {_WHY}")
     if path is not None:
         _need_file_only(path, options)
-        _run(read_questions(path, local=asked.local), options, asked)
+        _run(read_questions(path, local=settings.local), options, settings)
         return
     if not options.model or not options.on:
         raise InputError("give MODEL and --on, or --questions FILE")
@@ -85,10 +85,10 @@ def plan_many(
                 global_batches=(batch,),
                 sequence_lengths=(options.seq,),
                 prices=names(options.price, "--price"),
-                local=asked.local,
+                local=settings.local,
             )
         ]
-    _run(tuple(found), options, asked)
+    _run(tuple(found), options, settings)
 
 
 def _need_file_only(path: Path, options: PlanOptions) -> None:
@@ -105,21 +105,21 @@ def _need_file_only(path: Path, options: PlanOptions) -> None:
         )
 
 
-def _run(questions: tuple[Question, ...], options: PlanOptions, asked: Sweep) -> None:
+def _run(questions: tuple[Question, ...], options: PlanOptions, settings: Sweep) -> None:
     """Answers the questions into the folder, and prints the table.
 
     Ctrl-C keeps the answers so far. Raises InfeasibleError if no question has a plan, InputError
     if another sweep works in the folder.
     """
-    folder = need_folder(asked.output.file)
-    workers = workers_of(asked.workers, asked.ray, usual=1)
-    need_sort(asked.sort)
+    folder = need_folder(settings.output.file)
+    workers = workers_of(settings.workers, settings.ray, usual=1)
+    need_sort(settings.sort)
     for question in questions:
         import_from_here(question.model)
     requests = study_requests(
         Study(plans=questions, sizes=()),
-        local=asked.local,
-        offers=asked.offers,
+        local=settings.local,
+        offers=settings.offers,
         prices=options.prices,
         alone=False,
     )
@@ -128,22 +128,24 @@ def _run(questions: tuple[Question, ...], options: PlanOptions, asked: Sweep) ->
             requests,
             folder,
             workers,
-            quiet=asked.output.quiet or asked.output.json,
+            quiet=settings.output.quiet or settings.output.json,
             parquet=False,
             plans=len(questions),
-            sort=asked.sort,
+            sort=settings.sort,
         )
     except KeyboardInterrupt:
         note(f"answers so far are kept in {folder}; the same command continues from there")
         raise
-    data = listed_json(run, asked.sort)
+    data = listed_json(run, settings.sort)
     write_text(folder / "summary.json", to_json(data))
-    if asked.output.json:
+    if settings.output.json:
         print_json(data)
     else:
-        show(study_report(run, asked.sort, len(questions)))
+        show(study_report(run, settings.sort, len(questions)))
         named = [(question.cluster, question.price) for question in questions]
-        tell_price(notes_of_many(named, today=asked.today, local=asked.local, offers=asked.offers))
+        print_price_notes(
+            notes_of_many(named, today=settings.today, local=settings.local, offers=settings.offers)
+        )
         note(
             f"written: {folder} (summary.csv, summary.json, {STORE}, and a file per plan in "
             f"{PLAN_FOLDER}); {run.known} of {run.jobs} answers were known before"

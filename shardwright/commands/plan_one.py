@@ -1,4 +1,4 @@
-"""`shardwright plan` of one request: by the search over layouts, or block by block."""
+"""`shardwright plan` for one request: by the search over layouts, or block by block."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from planner.batch.answer_cache import AnswerCache
 from profiles.errors import InfeasibleError, InputError
 from profiles.model.loaders import resolve_model
 from shardwright.analysis.answer_json import answer_json
-from shardwright.console.output import Heartbeat, SearchProgress, note, print_json, show, tell_price
+from shardwright.console.output import (
+    Heartbeat,
+    SearchProgress,
+    note,
+    print_json,
+    print_price_notes,
+    show,
+)
 from shardwright.console.report_files import write_plan_reports
 from shardwright.options.option import options_of
 from shardwright.options.plan_options import PlanOptions
@@ -34,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def plan_one(request: PlanRequest, output: AnswerOutput) -> None:
-    """Answers one request by the search for it (plan_route.py)."""
+    """Answer one request by the search that `route_of` picks (plan_route.py)."""
     why = why_no_layouts(request)
     if not why:
         # Here, since only this branch needs the models of figures.
@@ -64,7 +71,7 @@ def _refuse_of_layouts(request: PlanRequest, why: str) -> None:
 
 
 def _task(request: PlanRequest, work: Workload) -> Task:
-    """The task of a request: its model to trace and its axes to search."""
+    """The task of a request: the model to trace and the axes to search."""
     options = request.options
     return task_of(
         resolve_model(options.model),
@@ -158,7 +165,7 @@ def _give(answer: PlanFile, request: PlanRequest, output: AnswerOutput, remark: 
     else:
         if output.explain or plan is None or answer.comparison is not None:
             show(brief_report(plan_brief(planned), short=not output.explain))
-            tell_price(request.price_notes)
+            print_price_notes(request.price_notes)
         else:
             show(plan_summary(answer, request.price_notes))
         if remark:

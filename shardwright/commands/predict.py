@@ -77,7 +77,7 @@ def predict(
     if modules is not None:
         if plan_file is not None or runs is not None:
             raise typer.BadParameter("--modules goes without a plan and without --runs")
-        # Here, since only tables of modules need what traces a step on meta tensors.
+        # Imported here, because only tables of modules need the tracer of a step on meta tensors.
         from shardwright.commands.tables.predict_modules import predict_module_table
 
         predict_module_table(modules, output)
@@ -143,7 +143,7 @@ def predict(
 def _predict_layout(
     opened: OpenedPlan, answer: LayoutFile, *, explain: bool, html: Path | None, json_output: bool
 ) -> None:
-    """The prediction of another framework's layout; with `explain` every term of it."""
+    """Print the prediction of another framework's layout; with `explain`, all its terms."""
     # Here, since only layouts are predicted from figures.
     from shardwright.analysis.answer_json import layout_prediction_json
     from shardwright.reports.brief.brief_html import brief_html
@@ -171,10 +171,10 @@ def write_reports(
     figure: Path | None,
     local: Path | None,
 ) -> None:
-    """The HTML report, the Chrome trace and the page for print of a plan of our own executor, each
-    where a file is named.
+    """Write the HTML report, the Chrome trace and the figure of a plan for our own executor, as far
+    as files are named.
 
-    local  the profile or cluster file that the plan was made on, where its name does not lead to it
+    local  the plan's profile or cluster file, if the cluster's name in the plan cannot be resolved
     """
     answer = opened.planned
     if html is not None and answer.plan is not None and answer.prediction is not None:

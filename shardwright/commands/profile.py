@@ -1,4 +1,4 @@
-"""`shardwright profile`."""
+"""`shardwright profile`: measures this machine, or calibrates predictions with your own logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shardwright run`."""
+"""`shardwright run`: runs a plan on this machine and measures it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """`shardwright run`."""
+    """`shardwright run`: runs a plan on this machine and measures it."""
     # Here, since --help needs none of them.
     from executor.launch import run_plan
     from shardwright.requests.opened_plan import open_plan

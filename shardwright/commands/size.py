@@ -1,4 +1,4 @@
-"""`shardwright size`: what to rent for a training run, what it costs, when it is done, how sure."""
+"""`shardwright size`: devices to rent for a training run, with cost, duration and probabilities."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def size(
         largest_words,
         models_of,
     )
-    from shardwright.requests.sizing.owned import owned_beside, owned_cluster
-    from shardwright.requests.sizing.owning_beside import owning_beside
+    from shardwright.requests.sizing.owned import compare_owned, owned_cluster
+    from shardwright.requests.sizing.purchase import purchase_of
     from shardwright.requests.sizing.size_flags import size_flags
     from shardwright.requests.sizing.sized import Detail, SizeSolver
 
@@ -121,7 +121,7 @@ def size(
         raise typer.BadParameter("--diff and --versus both compare; give one of them")
     ceiling = Ceiling(fail_over)
     before = None if diff is None else read_before(diff)
-    # What can be wrong in these is told before the search.
+    # Errors in these are reported before the search.
     owning_read = None if owning is None else read_owning(owning)
     if owned:
         owned_cluster(owned)
@@ -146,8 +146,8 @@ def size(
         others = [
             solver.of_best().solve(size_flags(replaced(options, text))) for text in versus or ()
         ]
-        beside = owned_beside(owned, sized, clock=time.monotonic) if owned else None
-        bought = None if owning_read is None else owning_beside(owning_read, sized)
+        beside = compare_owned(owned, sized, clock=time.monotonic) if owned else None
+        bought = None if owning_read is None else purchase_of(owning_read, sized)
     data = size_json(sized.question, sized.answer, sized.published)
     if largest:
         data["models"] = [

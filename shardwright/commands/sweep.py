@@ -1,4 +1,4 @@
-"""`shardwright sweep`: a study of many questions, answered once each into one folder."""
+"""`shardwright sweep`: answers the many requests of a study into one folder, each once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import typer
 from profiles.errors import InfeasibleError
 from profiles.hardware.probe.fingerprint import num_cores
 from shardwright.console.flags import Json, Local, Prices, Quiet
-from shardwright.console.output import note, print_json, show, tell_price
+from shardwright.console.output import note, print_json, print_price_notes, show
 from shardwright.requests.local_paths import local_profile
 
-_NOTES, _FILES = 5, 8  # told at most
+_NOTES, _FILES = 5, 8  # reported at most
 EXAMPLES = (
     "Examples:\n\n  shardwright sweep study.toml -o answers/\n\n  shardwright sweep study.toml "
     "--ray auto --sort cost -o answers/"
@@ -68,7 +68,7 @@ def sweep(
     path = study if study is not None else questions
     if path is None or (study is not None and questions is not None):
         raise typer.BadParameter("give one file of questions: shardwright sweep STUDY -o FOLDER")
-    # What can be wrong is found before the folder is touched.
+    # Errors are found before the folder is changed.
     folder = need_folder(output)
     need_sort(sort)
     solvers = workers_of(workers, ray, usual=num_cores())
@@ -87,7 +87,9 @@ def sweep(
         show(study_report(run, sort))
         named = [(question.cluster, question.price) for question in study_asked.plans]
         today = date.today().isoformat()
-        tell_price(notes_of_many(named, today=today, local=profile_file, offers=offers)[:_NOTES])
+        print_price_notes(
+            notes_of_many(named, today=today, local=profile_file, offers=offers)[:_NOTES]
+        )
     if not silent:
         made = f"; Parquet by pyarrow {release}" if parquet else ""
         note(

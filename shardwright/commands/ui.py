@@ -1,4 +1,4 @@
-"""`shardwright ui`: the what-if page on this machine."""
+"""`shardwright ui`: a local web page for `plan` and `size`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from shardwright.console.output import note
 
 EXAMPLES = "Examples:\n\n  shardwright ui\n\n  shardwright ui --port 8600"
 ADDRESS = "127.0.0.1"
-"""Only this machine reaches the page: it reads files that its user names."""
+"""The page is reachable from this machine only, because it reads files that its user names."""
 USUAL_PORT, _LAST_PORT = 8501, 65535
-# What Streamlit is told, before any configuration of the user's own: nothing is sent anywhere,
-# nothing is watched, no browser is opened, errors are not shown with our code.
+# Settings of Streamlit, which override the user's configuration: send no statistics, watch no
+# files, open no browser, print no code with errors.
 SETTINGS = {
     "server.address": ADDRESS,
     "server.headless": "true",
@@ -53,12 +53,12 @@ def ui(
 
 
 def need_streamlit() -> None:
-    """Raises InputError where the extra is not installed."""
+    """Raises InputError if the extra is not installed."""
     need_package("streamlit", "`shardwright ui`")
 
 
 def need_free(port: int) -> None:
-    """Raises InputError where something listens on the port, or may not."""
+    """Raises InputError if the port is in use or not allowed."""
     try:
         _bind(port)
     except OSError as error:

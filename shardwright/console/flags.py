@@ -1,4 +1,4 @@
-"""Words and flags that several commands share."""
+"""Texts and flags shared by several commands."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ import threading
 from types import FrameType
 from typing import NoReturn
 
-# What a shell reports of a process that SIGINT or SIGPIPE ended: 128 and the signal's number.
+# A shell's exit status for a process ended by SIGINT or SIGPIPE: 128 plus the signal's number.
 INTERRUPTED, PIPE_CLOSED = 130, 141
 
 
 def heed_termination() -> None:
-    """From here on SIGTERM, which schedulers send, does what Ctrl-C does."""
+    """Handle SIGTERM, which schedulers send, like Ctrl-C from now on."""
 
     def interrupt(_: int, frame: FrameType | None) -> None:
         handler = signal.getsignal(signal.SIGINT)
@@ -29,8 +29,8 @@ def heed_termination() -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process with `status`, or with 2 and a word where stdout takes no more, or 141 where
-    nobody reads it (`| head`)."""
+    """End the process with `status`; with 2 and a message if stdout cannot be written, with 141 if
+    its reader has closed (`| head`)."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -46,6 +46,6 @@ def leave(status: int) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """What is still buffered goes nowhere, or the interpreter would try again at its end."""
+    """Discard buffered output, which the interpreter would otherwise try to write at its end."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

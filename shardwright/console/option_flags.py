@@ -16,7 +16,8 @@ from shardwright.options.read_text import path
 
 
 def with_options(record: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replaces a command's first parameter, a value of `record`, by the flags of its options."""
+    """A decorator that replaces a command's first parameter, of type `record`, by the flags of its
+    options."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         options = options_of(record)
@@ -42,7 +43,7 @@ def with_options(record: type) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _parameter(one: Option) -> inspect.Parameter:
-    # Flags without a value are None, so that an empty default is not shown by --help.
+    # Flags without a value are None, so that --help prints no empty default.
     default = one.default or None
     info: Any
     if one.argument:

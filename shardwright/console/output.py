@@ -20,15 +20,15 @@ from shardwright.reports.labelled import labelled
 from shardwright.reports.terminal_console import console
 
 
-def show(what: RenderableType) -> None:
+def show(result: RenderableType) -> None:
     """Print a result, at most 100 columns."""
-    console().print(what)
+    console().print(result)
 
 
-def tell_price(notes: Sequence[str]) -> None:
-    """What must be told of a price (requests/price_request.py), under a report."""
-    for said in notes:
-        show(labelled("Price:  ", said, style="dim"))
+def print_price_notes(notes: Sequence[str]) -> None:
+    """Print price warnings (requests/price_request.py) under a report."""
+    for words in notes:
+        show(labelled("Price:  ", words, style="dim"))
 
 
 def note(text: str) -> None:
@@ -37,7 +37,7 @@ def note(text: str) -> None:
 
 
 class Bar:
-    """A progress bar on a terminal; elsewhere a line now and then."""
+    """A progress bar on a terminal; otherwise an occasional line."""
 
     def __init__(self, title: str, *, quiet: bool) -> None:
         self._title = title
@@ -59,7 +59,7 @@ class Bar:
         def update(done: int, total: int, label: str = "") -> None:
             self._bar.update(self._task, completed=done, total=total, label=label)
             if self._lines is not None:
-                self._lines.say(lambda: f"{self._title}: {done} of {total} {label}".rstrip())
+                self._lines.update(lambda: f"{self._title}: {done} of {total} {label}".rstrip())
 
         return update
 
@@ -68,15 +68,15 @@ class Bar:
 
 
 class EveryNowAndThen:
-    """Progress where there is no terminal: one line on stderr every 15 seconds."""
+    """Progress without a terminal: one line on stderr every 15 seconds."""
 
     INTERVAL_S = 15.0
 
     def __init__(self) -> None:
         self._begin = self._last = time.monotonic()
 
-    def say(self, words: Callable[[], str]) -> None:
-        """Prints the words where it is time for a line."""
+    def update(self, words: Callable[[], str]) -> None:
+        """Print the words if the next line is due."""
         now = time.monotonic()
         if now - self._last >= self.INTERVAL_S:
             self._last = now
@@ -87,11 +87,11 @@ _LIVE_AFTER_S = 5.0
 
 
 class Heartbeat:
-    """What a build or trace does now: a live line on a terminal after 5 seconds, elsewhere a line
+    """Progress of a build or trace: a live line on a terminal after 5 seconds, otherwise a line
     every 15 seconds."""
 
-    def __init__(self, what: str, *, quiet: bool = False) -> None:
-        self._what, self._quiet = what, quiet
+    def __init__(self, title: str, *, quiet: bool = False) -> None:
+        self._title, self._quiet = title, quiet
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -104,7 +104,7 @@ class Heartbeat:
         self.stop()
 
     def stop(self) -> None:
-        """No line from here on."""
+        """Print no further line."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -113,7 +113,7 @@ class Heartbeat:
         begin, live = time.monotonic(), sys.stderr.isatty()
         wait_s = _LIVE_AFTER_S if live else EveryNowAndThen.INTERVAL_S
         while not self._ended.wait(wait_s):
-            words = ": ".join(filter(None, (self._what, activity())))
+            words = ": ".join(filter(None, (self._title, activity())))
             words = f"{words} ({time.monotonic() - begin:.0f} s)"
             if live:
                 wait_s = 1.0
@@ -131,7 +131,7 @@ def _overwrite(words: str) -> None:
 
 
 class SearchProgress:
-    """Bound, best and gap of a search: live on a terminal, elsewhere a line now and then."""
+    """Bound, best and gap of a search: live on a terminal, otherwise an occasional line."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._live = not quiet and sys.stderr.isatty()
@@ -144,7 +144,7 @@ class SearchProgress:
             if self._live:
                 _overwrite(f"{text}  {seconds:.1f} s")
             elif self._lines is not None:
-                self._lines.say(lambda: text)
+                self._lines.update(lambda: text)
 
         return progress
 
@@ -154,7 +154,7 @@ class SearchProgress:
 
 
 def write_or_print(path: Path, text: str) -> None:
-    """To a file, or to stdout where the path is `-`."""
+    """Write a text to a file, or to stdout for the path `-`."""
     if str(path) == "-":
         sys.stdout.write(text)
     else:
@@ -168,8 +168,8 @@ def print_json(data: Any) -> None:
 
 
 def need_room_for(*files: Path | None) -> None:
-    """Raises DocumentError where a file that a command is to write cannot be written, before it
-    works for it; `-` is stdout, None is not asked for."""
+    """Raises DocumentError if an output file cannot be written, before the command does its work;
+    `-` is stdout, None means no file."""
     for file in files:
         if file is not None and str(file) != "-":
             need_writable(file)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def need_room_for_reports(files: ReportPaths) -> None:
-    """Raises DocumentError where a file cannot be written, InputError for a figure of no known
-    format, before anything is searched."""
+    """Checks before the search: raises DocumentError for a file that cannot be written, InputError
+    for an unknown format of the figure."""
     need_room_for(files.html, files.markdown, files.csv, files.figure)
     if files.figure is not None:
         from shardwright.reports.brief.brief_figure import need_format
@@ -30,7 +30,7 @@ def need_room_for_reports(files: ReportPaths) -> None:
 
 
 def write_size_reports(files: ReportPaths, data: Mapping[str, Any]) -> None:
-    """Of the JSON of `size` with its details."""
+    """Write the report files of an answer of `size`, from its JSON with details."""
     if not files.asked:
         return
     # Here and below, since most answers are only printed.
@@ -43,7 +43,8 @@ def write_size_reports(files: ReportPaths, data: Mapping[str, Any]) -> None:
 def write_plan_reports(
     files: ReportPaths, planned: Callable[[], Planned], price_notes: Sequence[str] = ()
 ) -> None:
-    """Of any answer of `plan`; `planned` makes its content if a report is wanted."""
+    """Write the report files of an answer of `plan`; `planned` makes the content if any is
+    requested."""
     if not files.asked:
         return
     from shardwright.reports.brief.plan_brief import plan_brief

@@ -15,12 +15,12 @@ from typing import Any
 from profiles.errors import UnknownNameError
 
 Read = Callable[[str, str], object]
-"""The value of a text; its second argument is the flag, for errors."""
+"""Converts a text to a value; the second argument is the flag, for errors."""
 _KEY = "option"
 
 
 class SweepKey(StrEnum):
-    """Where a sweep takes an option."""
+    """The place of an option in a sweep file."""
 
     GRID = "grid"  # a key of the grid
     PIN = "pins"
@@ -56,9 +56,9 @@ class Option:
     read      the value of a text, None if the text is the value
     flag      with its dashes, if not the name;  argument  a positional argument instead of a flag
     choices   the only values;  least  the smallest number
-    needs_framework  not of our own executor (--stack names a framework)
-    layouts_only     not of plans that are found block by block
-    keyword   of Python's function, if not the name; "" if it takes none
+    needs_framework  not available for our own executor (--stack names a framework)
+    layouts_only     not available in searches block by block
+    keyword   of the Python function, if not the name; "" if there is none
     """
 
     name: str = ""
@@ -122,9 +122,9 @@ def options_of(record: type) -> tuple[Option, ...]:
 
 
 def values_of(record: type, texts: Mapping[str, str | None]) -> dict[str, Any]:
-    """The values of texts by the names of options, without those that are None or "".
+    """The values of texts by the names of options; None and "" are left out.
 
-    Raises InputError naming the flag, UnknownNameError for a name that is no option.
+    Raises InputError naming the flag, UnknownNameError for an unknown option.
     """
     known = {each.name: each for each in options_of(record)}
     for name in texts:
@@ -134,9 +134,10 @@ def values_of(record: type, texts: Mapping[str, str | None]) -> dict[str, Any]:
 
 
 def from_keywords(record: type, keywords: Mapping[str, object]) -> dict[str, Any]:
-    """The values of Python keywords by the names of options: paths may be texts, a tuple one value.
+    """The values of Python keywords by the names of options. A text is accepted for a path, and a
+    single value for a tuple.
 
-    Raises UnknownNameError for a keyword that is none.
+    Raises UnknownNameError for an unknown keyword.
     """
     known = {each.keyword: each for each in options_of(record) if each.keyword}
     values: dict[str, Any] = {}

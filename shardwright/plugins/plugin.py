@@ -55,7 +55,7 @@ class RunFile(Protocol):
 
 
 class Hook(StrEnum):
-    """Options of the core's commands that a plug-in carries out; the value is what a user types.
+    """Options of the core that a plug-in implements; the value names one in error messages.
 
     The function has the parameters with which the core calls it: `commands/plan.py`, `predict.py`,
     `compare.py` and `profile.py`; `api.py` calls the last one.

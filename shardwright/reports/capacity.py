@@ -24,7 +24,8 @@ _DEVICES = tuple(2**k for k in range(13))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRow:
-    """One kind of block: how often, parameters, flop and bytes kept per micro-batch, each."""
+    """One kind of block: its count, and per block the parameters, and flop and kept bytes per
+    micro-batch."""
 
     label: str
     count: int
@@ -37,8 +38,8 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """Whether training fits on one device, with every block recomputed or not, and how many
-    devices ZeRO-3 needs (0 where not even thousands are enough)."""
+    """Whether training fits on one device, with and without recomputation of all blocks, and the
+    number of devices that ZeRO 3 needs (0 if thousands are not enough)."""
 
     device: str
     memory_bytes: float
@@ -49,7 +50,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The answer of `fit`; bytes for one device that holds all of the model."""
+    """The answer of `fit`; bytes are for one device with the whole model."""
 
     name: str
     micro_batch: int
@@ -68,7 +69,8 @@ class Fit:
 
 
 def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
-    """Sizes of the traced model, and the devices of the catalogue beside them (AdamW)."""
+    """Sizes of the traced model, and the fit of its training with AdamW on the catalog's
+    devices."""
     graph = traced.at(micro_batch, 1)
     stack = load_stack()
     counts: dict[int, list[str]] = {}
@@ -150,7 +152,7 @@ def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
 
 
 def _trained_count(block: Block) -> int:
-    """Elements of a block's parameters that are not frozen, tied ones once."""
+    """Number of trained parameters of a block; tied ones count once."""
     own = (p for p in block.parameters if p.trainable and not p.tied_to)
     return sum(math.prod(p.full_shape) for p in own)
 

@@ -1,7 +1,7 @@
 """Chrome traces (Perfetto opens them): predicted and measured as two groups of tracks.
 
 Format: "Trace Event Format", complete events (`X`), counters (`C`) and metadata (`M`); times in
-microseconds. One track per rank and stream, since overlapping slices in a track are not shown.
+microseconds. One track per rank and stream, since viewers hide overlapping slices of a track.
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 GAP = "   "
-"""Between two parts of one line."""
+"""Separator of two parts of a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """`Limit:  compute of rank 0 ...`; a line breaks between parts where it can, else at words."""
+    """A labelled text such as `Limit:  compute of rank 0 ...`; lines break between parts if
+    possible, otherwise between words."""
 
     label: Text
     parts: tuple[Text, ...]
@@ -28,7 +29,7 @@ class Labelled:
 
 
 def labelled(label: str | Text, *parts: str | Text, style: str = "") -> Labelled:
-    """The parts behind a label that keeps its trailing spaces."""
+    """The label, with its trailing spaces, followed by the parts."""
     return Labelled(
         label=label if isinstance(label, Text) else Text(label, style=style),
         parts=tuple(one if isinstance(one, Text) else Text(one, style=style) for one in parts),
@@ -49,7 +50,7 @@ def _lines(parts: Sequence[Text], console: Console, width: int) -> list[Text]:
 
 
 WIDTH = 100
-"""Columns of a short answer; `--explain` prints what is left out."""
+"""Width of a short answer in columns; `--explain` prints the parts left out."""
 
 
 def one_line(label: str, *parts: str, style: str = "", bold: bool = False) -> Text:
@@ -66,7 +67,7 @@ def one_line(label: str, *parts: str, style: str = "", bold: bool = False) -> Te
     return Text.assemble((label, "bold" if bold else style), (line, style))
 
 
-# Required packages, a batch that was probably meant in tokens, and a flag that most clusters need.
+# Required packages, a batch that is probably in tokens, and a flag that most clusters need.
 _FIRST = ("(install ", "--global-batch counts", "--sequence-parallel:")
 
 

@@ -105,7 +105,7 @@ def _proof(answer: LayoutFile, others: Sequence[LayoutFile]) -> str:
 
 
 def _cost(answer: LayoutFile, price_notes: Sequence[str]) -> RenderableType:
-    """Dollars and energy of a million tokens that a long run keeps, failures included."""
+    """Dollars and energy per million productive tokens of a long run with failures."""
     chosen = answer.chosen
     usd, kwh = (None, None) if chosen is None else (chosen.usd_delivered, chosen.kwh_delivered)
     said = [] if usd is None else [format_interval(usd, format_usd)]

@@ -22,7 +22,7 @@ _MOST = 6  # tensors named at a cut; a UNet has a skip per level
 
 
 def branch_rows(plan: Plan, prediction: Prediction) -> tuple[tuple[str, str, str], ...]:
-    """(stage, its blocks, what it receives) per stage; none where the blocks are a plain chain."""
+    """(stage, its blocks, the tensors it receives) per stage; empty for a chain of blocks."""
     rows = []
     for stage, cut in zip(prediction.stages, plan.stages, strict=True):
         if stage.receives is None:
@@ -42,7 +42,8 @@ def branch_rows(plan: Plan, prediction: Prediction) -> tuple[tuple[str, str, str
 
 
 def stages_line(plan: Plan) -> str:
-    """Number of blocks of each stage, and what is recomputed: `2 + 1 blocks; recompute: none 3`."""
+    """Number of blocks of each stage, and of each recompute kind: `2 + 1 blocks; recompute: none
+    3`."""
     counts = " + ".join(str(stage.num_blocks) for stage in plan.stages)
     kinds = Counter(kind.value for stage in plan.stages for kind in stage.recompute)
     again = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))

@@ -14,7 +14,7 @@ from simulator.values.plan import Plan, Recompute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Commands in order, and (name, value) pairs of what they rest on."""
+    """Commands in order, and (name, value) pairs of the versions and hashes they depend on."""
 
     commands: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
@@ -28,13 +28,13 @@ def recipe(
     version: str,
     provenance: Mapping[str, object] | None = None,
 ) -> Recipe:
-    """The commands that lead to this plan, its run and their comparison.
+    """The commands that make this plan, its run and their comparison.
 
-    version     of this release;  provenance  that of the plan file, which names the command that
-                wrote it
+    version     of this release;  provenance  of the plan file: the command and release that wrote
+                it
 
-    Degrees, schedule, micro-batch, ZeRO stage and recompute kinds are pinned to the plan's own, so
-    that the search has the stages' cuts left to find; it is deterministic.
+    Degrees, schedule, micro-batch, ZeRO stage and recompute kinds are pinned to the plan's, so the
+    deterministic search only has to find the cuts between stages.
     """
     commands = []
     if plan.cluster == "local":
@@ -75,7 +75,7 @@ def recipe(
 
 
 def plan_command(plan: Plan) -> str:
-    """`shardwright plan` with every axis pinned to what the plan chose."""
+    """`shardwright plan` with every axis pinned to the plan's value."""
     degrees = plan.degrees
     work = plan.workload
     used = {kind for stage in plan.stages for kind in stage.recompute}
@@ -107,7 +107,7 @@ def plan_command(plan: Plan) -> str:
 
 
 def _sequence(plan: Plan) -> dict[str, object]:
-    """The flag of the sequence length, where the model has one."""
+    """The flag of the sequence length; empty if the model has none."""
     work = plan.workload
     return {"--seq": work.sequence_length} if work.counted_in == "tokens" else {}
 
@@ -128,5 +128,5 @@ def _run_command(measured: Measurement) -> str:
 
 
 def _versions(now: str, then: str) -> str:
-    """The release that made the plan, and the one that wrote the report where it is another."""
+    """The release that made the plan, and the one that wrote the report if it differs."""
     return f"{then} (report by {now})" if then and then != now else now

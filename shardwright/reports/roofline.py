@@ -3,12 +3,12 @@
     attainable flop/s = min( peak flop/s , bandwidth x intensity )        intensity = flop / bytes
 
 Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", CACM 52(4),
-2009. The bytes are what the traced ops read and write, each op by itself: a cache that keeps a
-tensor between two ops, or one op that stands for several, lies above that count.
+2009. The bytes are those that each traced op reads and writes by itself: with a cache that keeps a
+tensor between two ops, or with fused ops, the real intensity is higher.
 
-Three kinds of points: every distinct op with its priced time, every distinct block with the time
-that the plan rests on, and every stage with the time that a run took. Each says whether its time is
-measured, interpolated or assumed.
+There are three kinds of points: every distinct op with its predicted time, every distinct block
+with the time used by the plan, and every stage with its time in a run. Each point states whether
+its time is measured, interpolated or assumed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RooflinePoint:
 
     level        `op` and `block` are predicted, `stage` was timed by the run
     flop, moved_bytes, time_s   of one call on one rank
-    count        calls per step on the rank that is shown
+    count        calls per step on the drawn rank
     method       `measured`, `interpolated` or `assumed`;  source  where the time comes from
     """
 
@@ -61,7 +61,7 @@ class RooflinePoint:
 
     @property
     def rate_flop_per_s(self) -> float:
-        """Reached, not the device's."""
+        """The achieved rate."""
         return self.flop / self.time_s
 
 
@@ -69,12 +69,11 @@ class RooflinePoint:
 class Roofline:
     """The points of one rank and the ceilings of its device.
 
-    rank        whose ops and blocks are shown: the critical one; stages are those of every rank
+    rank        the critical rank, whose ops and blocks are drawn; stages are those of every rank
                 with the same device
     peaks       dense peak per data type that the ops compute in, flop/s
-    outside_share  share of the rank's priced op time in ops that do no flop, which have no place
-                here
-    missing     why there are no points, "" where there are
+    outside_share  share of the rank's predicted op time in ops without flop, which are not drawn
+    missing     reason for having no points, "" if there are some
     """
 
     device: str = ""
@@ -111,7 +110,7 @@ def roofline(
 
 
 def _block_counts(plan: Plan, graph: ModelGraph, rank: int) -> dict[tuple[Block, Recompute], int]:
-    """The distinct blocks of a rank with their recompute kind, and how often each stands there."""
+    """The distinct blocks of a rank with their recompute kind, and the count of each."""
     pp_rank = plan.degrees.coordinates(rank).pp
     found: Counter[tuple[Block, Recompute]] = Counter()
     for stage in plan.stages_of(pp_rank):
@@ -132,7 +131,7 @@ def _ops(block: Block) -> tuple[Op, ...]:
 def _op_points(
     counts: dict[tuple[Block, Recompute], int], device: Device, micro: int
 ) -> tuple[list[RooflinePoint], float]:
-    """A point per distinct op that does any flop, and the time share of those that do none."""
+    """A point per distinct op with flop, and the time share of the ops without any."""
     calls: Counter[Op] = Counter()
     total_s = outside_s = 0.0
     for (block, kind), count in counts.items():
@@ -143,7 +142,7 @@ def _op_points(
             if op.work_flop <= 0 or op.read_bytes + op.written_bytes <= 0:
                 outside_s += time_s
                 continue
-            # Ops of one shape cost the same wherever they stand.
+            # Ops of one shape cost the same in every block.
             calls[replace(op, module="")] += count
     points = []
     for op, count in calls.items():
@@ -166,7 +165,7 @@ def _op_points(
 
 
 def _op_name(op: Op) -> str:
-    """The op with the shape that decides its cost: `mm 256x2048x768`."""
+    """The op with the shape that determines its cost: `mm 256x2048x768`."""
     if op.matmul is not None:
         shape = op.matmul
         batch = f"{shape.batch} x " if shape.batch > 1 else ""
@@ -232,7 +231,8 @@ def _phase_points(
     method: str,
     source: str,
 ) -> list[RooflinePoint]:
-    """Forward and backward of some blocks, each where it computes, moves bytes and takes time."""
+    """Points for the forward and backward of some blocks, if they compute, move bytes and take
+    time."""
     points = []
     for phase, time_s in zip((Phase.FORWARD, Phase.BACKWARD), times_s, strict=True):
         flop, moved = _work(blocks, phase)
@@ -254,7 +254,7 @@ def _phase_points(
 
 
 def _work(blocks: Iterable[tuple[Block, Recompute]], phase: Phase) -> tuple[float, float]:
-    """(flop, bytes) of one micro-batch; a backward holds the forward that it repeats."""
+    """(flop, bytes) of one micro-batch; a backward includes its recomputed forward."""
     flop = moved = 0.0
     for block, kind in blocks:
         ops = list(block.forward_ops)
@@ -267,7 +267,7 @@ def _work(blocks: Iterable[tuple[Block, Recompute]], phase: Phase) -> tuple[floa
 
 
 def _mainly(methods: tuple[tuple[str, str, str, float], ...]) -> tuple[str, str]:
-    """The method that most of a block's time rests on, with its share where it is not all."""
+    """The method behind most of a block's time, with its share if below 100 %."""
     seconds: dict[str, float] = {}
     sources: dict[str, tuple[float, str]] = {}
     for _, method, source, time_s in methods:
@@ -290,11 +290,11 @@ def find_roofline(
 ) -> Roofline:
     """The roofline of a plan's critical rank, or why there is none (`missing`).
 
-    cluster_file  the profile or cluster file that the plan was made on, where the cluster's name
-                  in the plan does not lead to it
+    cluster_file  the plan's profile or cluster file, if the cluster's name in the plan cannot be
+                  resolved
 
-    The model comes from the cache of traces, or is traced again. A model or a cluster that has
-    another content hash than the plan's would give another picture, so it is refused.
+    The model comes from the cache of traces, or is traced again. A model or cluster whose content
+    hash differs from the plan's is refused, because it would give another picture.
     """
     from shardwright.requests import python_plan
     from shardwright.requests.local_paths import local_profile

@@ -22,7 +22,7 @@ def table(*headings: str) -> Table:
 
 
 def memory_words(peak_bytes: float, required_bytes: float | None, capacity_bytes: float) -> str:
-    """`peak 58.1 GiB, needs 62.3 GiB of 77.4 GiB`: allocated, and what must fit where known."""
+    """`peak 58.1 GiB, needs 62.3 GiB of 77.4 GiB`: allocated, and required if known."""
     peak, capacity = format_bytes(peak_bytes), format_bytes(capacity_bytes)
     if required_bytes is None:
         return f"peak {peak} of {capacity}"
@@ -35,8 +35,8 @@ def format_interval(value: Interval, formatted: Callable[[float], str] = format_
 
 
 def format_share(share: Interval) -> str:
-    """`41 %`, or `3.4 % - 82 %` where the interval is so wide that its middle says little."""
-    least = 0.0005  # what is less would be shown as 0.0 %
+    """`41 %`, or `3.4 % - 82 %` if the interval is wide."""
+    least = 0.0005  # less would be printed as 0.0 %
     if share.low < least:
         return f"up to {format_percent(min(1.0, max(share.high, 2 * least)))}"
     if share.high > 2 * share.low:
@@ -53,10 +53,11 @@ def price_words(price: Sourced) -> str:
 
 
 def hourly_price_words(usd_per_hour: float, source: str) -> str:
-    """The same of a row that holds the price and its words each by itself."""
+    """`price_words` for a price given as a number and its source."""
     return f"{format_usd(usd_per_hour)} per device-hour: {source}"
 
 
 def price_note(price: Sourced | None) -> str:
-    """The same beside a number, where files of earlier releases have dollars without a price."""
+    """`price_words` for a note; NO_SOURCE for files of earlier releases, whose dollars have no
+    price."""
     return NO_SOURCE if price is None else price_words(price)

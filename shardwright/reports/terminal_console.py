@@ -11,8 +11,8 @@ WIDTH = 100
 
 
 class _Console(Console):
-    """Rich ends with status 1 where a reader has closed the pipe; how the process ends is decided
-    in one place (shardwright/console/leave.py)."""
+    """A rich console that raises on a closed pipe instead of ending with status 1, because
+    shardwright/console/leave.py decides how the process ends."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

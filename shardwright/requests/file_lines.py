@@ -40,8 +40,8 @@ def with_lines(message: str, path: Path, text: str) -> str:
 
 
 def _entry(lines: list[str], head: int, table: str, key: str) -> tuple[int, int]:
-    """The first line of a key of the table that begins at `head`, and the line after its value; of
-    the whole table without such a key."""
+    """The first line of a key of the table that begins at `head`, and the line after its value;
+    without the key, those of the whole table."""
     others = (i for i in range(head + 1, len(lines)) if lines[i].strip().startswith("[["))
     end = next((i for i in others if f"[[{table}." not in lines[i]), len(lines))
     for index in range(head + 1, end):

@@ -43,7 +43,7 @@ from simulator.training_run.framework.framework import load_framework, offered_f
 _OTHER_S = 6.0
 
 Watched = Callable[[], AbstractContextManager[Progress | None]]
-"""Opens the display of one search, and returns its progress."""
+"""Opens the display of a search; returns its progress function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ class LayoutRequester:
         names = stacks_of(self.request.options.stack)
         end = time.monotonic() + self.request.time_limit_s
         for number, name in enumerate(names):
-            # What is left is shared by the frameworks that are left.
+            # The remaining time is shared by the remaining frameworks.
             share = max(0.0, end - time.monotonic()) / (len(names) - number)
             try:
                 answer = self._answered(self.question(name)[0], share).answer

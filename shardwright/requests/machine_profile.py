@@ -23,7 +23,8 @@ from simulator.values.workload import Workload
 
 Progress = Callable[..., None]
 
-# A pipeline of this model shows what the runtime takes around an action: its blocks are small.
+# A pipeline of this model measures the runtime's overhead around an action, as its blocks are
+# small.
 _RUNTIME_MODEL, _RUNTIME_TOKENS = "tiny-llama-demo", 32
 
 

@@ -84,7 +84,7 @@ def notes_of_many(
             cluster = get_cluster(on, local=local)
             found |= dict.fromkeys(price_notes(cluster, price, today=today, offers=offers))
         except ShardwrightError:
-            continue  # the row of the question says why
+            continue  # the question's row has the reason
     return tuple(found)
 
 

@@ -98,7 +98,7 @@ def trace(
         sample = sample_of_factory(spec, sequence_length)
     length = sample.sequence_length
     if sample.counted_in == "samples":
-        length = sequence_length or 1  # no such dimension: whatever is said is kept
+        length = sequence_length or 1  # no such dimension: keep the given value
     dtype = Workload(global_batch=1, sequence_length=length, precision=precision).compute_dtype
     return trace_model(
         spec,

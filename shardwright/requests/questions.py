@@ -1,6 +1,6 @@
 """Questions of a sweep: grids of models, clusters, workloads and prices, as flags or in a file.
 
-A file (TOML or JSON) holds grids; each stands for every combination of its lists:
+A file (TOML or JSON) contains grids, each with the requests for all combinations of its lists:
 
     schema = "shardwright/questions@1"
 
@@ -72,16 +72,16 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Every combination of the lists is a question.
+    """A grid: every combination of its lists is a question.
 
     models, clusters   as on the command line
     sequence_lengths   empty: the model's own, as `shardwright plan` assumes it
-    precision          empty: what the devices train in
+    precision          empty: the default of the devices
     prices             kinds of the price table, or US dollars per device-hour
     pins               axis (`tp`, `micro_batch`, ...) to the text of its flag (`4`, `1,2`)
-    stack, options     a framework, whose layouts are then searched, and choices in addition to the
-                       axes, each as the text of its flag (shardwright/options/plan_options.py)
-    stacks             several frameworks in the place of `stack`, each a question of its own
+    stack, options     a framework whose layouts to search, and choices in addition to the axes,
+                       each as the text of its flag (shardwright/options/plan_options.py)
+    stacks             several frameworks instead of `stack`, with a separate question for each
     """
 
     models: tuple[str, ...]
@@ -182,12 +182,12 @@ def listed_questions(
     prices: Sequence[str],
     local: Path | None = None,
 ) -> tuple[Question, ...]:
-    """Every combination of the lists: models outermost, prices innermost.
+    """The questions for all combinations of the lists: models outermost, prices innermost.
 
     options  one per framework; otherwise equal
 
-    Raises InputError for impossible fixed axes and workloads. Unknown models and clusters are
-    errors of their own questions.
+    Raises InputError for impossible fixed axes and workloads. An unknown model or cluster is an
+    error of its question only.
     """
     shared = options[0]
     asked = [_layouts_of(each) if each.stack else None for each in options]
@@ -203,7 +203,7 @@ def listed_questions(
                 global_batch=batch,
                 sequence_length=sample.sequence_length,
                 counted_in=sample.counted_in,
-                # What a framework trains in stands beside its layouts.
+                # A framework's precision belongs to its layouts.
                 precision="bf16" if layouts else precision,
                 optimizer=step_optimizer(shared),
             )
@@ -225,10 +225,10 @@ def listed_questions(
     return tuple(made)
 
 
-def _precision(asked: str, on: str, local: Path | None) -> tuple[str, tuple[str, ...]]:
+def _precision(given: str, on: str, local: Path | None) -> tuple[str, tuple[str, ...]]:
     """The precision of a question, and a note on it."""
-    if asked:
-        return asked, ()
+    if given:
+        return given, ()
     try:
         return default_precision(get_cluster(on, local=local))
     except ShardwrightError:
@@ -277,7 +277,7 @@ class Poser:
         """The question with all its inputs; raises ShardwrightError."""
         cluster = self._cluster(question.cluster)
         price = self._price(question.cluster, question.price)
-        # A price is no part of what is solved, nor is what was assumed of flags.
+        # Prices and assumptions about flags are not part of the solved problem.
         solved = replace(question, price="", assumed=())
         job = self._jobs.get(solved)
         if job is None:
@@ -313,16 +313,18 @@ def _layout_request(question: Question, cluster: Cluster) -> LayoutRequest | Non
     return LayoutRequest(stack=EXECUTOR, precision=work.precision, space=space)
 
 
-def _layout_question(question: Question, asked: LayoutRequest, cluster: Cluster) -> LayoutQuestion:
-    length, runs_here = question.workload.sequence_length, asked.stack == EXECUTOR
+def _layout_question(
+    question: Question, layouts: LayoutRequest, cluster: Cluster
+) -> LayoutQuestion:
+    length, runs_here = question.workload.sequence_length, layouts.stack == EXECUTOR
     return LayoutQuestion(
         name=question.model,
         model=described_of(question.model, length, runs_here=runs_here).figures,
         cluster=cluster,
-        stack=asked.stack,
+        stack=layouts.stack,
         global_batch=question.workload.global_batch,
         seq_len=length,
-        precision=asked.precision,
-        space=asked.space,
-        options=asked.options,
+        precision=layouts.precision,
+        space=layouts.space,
+        options=layouts.options,
     )

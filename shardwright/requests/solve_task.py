@@ -211,13 +211,13 @@ def reason_of(error: Exception) -> str:
     )
 
 
-def need_version(asked: str) -> None:
+def need_version(version: str) -> None:
     """Raises InputError if code, data or libraries differ from those of the sweep's process."""
     mine = code_and_data_version()
-    if asked != mine:
+    if version != mine:
         raise InputError(
             f"this worker has other versions of Shardwright, its data or libraries ({mine}) than "
-            f"the machine that started the sweep ({asked}); install the same on every node"
+            f"the machine that started the sweep ({version}); install the same on every node"
         )
 
 

@@ -120,7 +120,7 @@ class ComparisonResult(Result, Comparison):
 
 
 class DiffResult(Result, PlanDiff):
-    """Two plans beside each other; a row per number that either has, in its `unit`."""
+    """Difference of two plans; one row per number of either plan, in its `unit`."""
 
     __slots__ = ()
 

@@ -1,10 +1,10 @@
 """`complete_run`: fill in the missing values of a published run so that it fits in memory.
 
-If the usual answers to a row's silences (usual_answers.py) need more memory than the device has, or
-make no layout at all, other answers are tried. A row that states part of its layout keeps as many
-usual answers as possible; a row that states none of it ran what an expert would have chosen. Of the
-remaining answers those with the shortest predicted step are taken. What the row itself states is
-never changed; a row that cannot have run as stated keeps its usual answers, and `fits` says so.
+If the default values for a row's missing ones (usual_answers.py) need more memory than the device
+has, or make no layout, other values are tried. A row with part of its layout keeps as many defaults
+as possible; a row without any is assumed to have run an expert's choice. Among the remaining
+values, those with the shortest predicted step are taken. Stated values are never changed: a row
+that cannot have run as stated keeps the defaults, and is reported in `fits`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_time import price_runs
 
 # Counted tensors are off by about so much on frameworks that nobody measured (docs/accuracy.md,
-# peak memory by source): what is over the device's memory by less may well have run.
+# peak memory by source): runs over the device's memory by less may well have run.
 _OFF = 1.1
 # Shares of a stage's layers that full recomputation is tried on, where a framework can.
 _SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
@@ -46,11 +46,11 @@ __all__ = ["UnsupportedRunError", "complete_run"]
 
 @functools.lru_cache(maxsize=4096)  # `validate` fits and compares the same rows
 def complete_run(run: PublishedRun) -> TrainingRun:
-    """The run as a prediction needs it, other answers taken where the usual ones are impossible.
+    """The run with all values needed for a prediction; impossible defaults are replaced.
 
-    Raises UnsupportedRunError with the reason where the source says too little (no device, no
-    number of devices, no global batch, no model that can be told), contradicts itself, or describes
-    what is not modelled.
+    Raises UnsupportedRunError with the reason if the source states too little (no device, number of
+    devices, global batch or known model), contradicts itself, or describes a run that is not
+    modeled.
     """
     try:
         usual = complete_as_usual(run)
@@ -71,9 +71,9 @@ def complete_run(run: PublishedRun) -> TrainingRun:
 def _least_costly(
     run: PublishedRun, usual: TrainingRun | None
 ) -> tuple[TrainingRun, Answers] | None:
-    """The fastest possible run: of all that change up to `_MOST_CHANGES` answers if the row states
-    no degree, otherwise of those that change the fewest. A row without degrees keeps its most
-    probable framework if that has a possible layout: another is no layout."""
+    """The fastest possible run. If the row states no degree: among all with up to `_MOST_CHANGES`
+    changed defaults, otherwise among those with the fewest. A row without degrees keeps its most
+    probable framework if that has a possible layout."""
     silent = _silences(run, usual)
     if len(_silent_axes(run)) < len(_AXES):
         return _fastest(run, usual, silent, every=False)
@@ -91,8 +91,8 @@ def _fastest(
     *,
     every: bool,
 ) -> tuple[TrainingRun, Answers] | None:
-    """The fastest possible run of those that change the fewest answers or, with `every`, of all
-    that change up to `_MOST_CHANGES`."""
+    """The fastest possible run among those with the fewest changed defaults or, with `every`, among
+    all with up to `_MOST_CHANGES`."""
     most = min(len(silent), _MOST_CHANGES) if every else len(silent)
     possible: list[tuple[float, int, TrainingRun, Answers]] = []
     for count in range(1, most + 1):
@@ -119,7 +119,7 @@ def _choices(silent: Mapping[str, list[Answers]], count: int) -> Iterator[Answer
 
 
 def _silences(run: PublishedRun, usual: TrainingRun | None) -> dict[str, list[Answers]]:
-    """Per silence of the row the other answers that there are."""
+    """Other possible values, per missing value of the row."""
     found: dict[str, list[Answers]] = {}
     axes = _silent_axes(run)
     if usual is None or len(axes) == len(_AXES):
@@ -142,7 +142,7 @@ def _silences(run: PublishedRun, usual: TrainingRun | None) -> dict[str, list[An
 
 
 def _partial(usual: TrainingRun | None) -> list[Answers]:
-    """Full recomputation of some layers of each stage, where the framework can (Megatron-Core's
+    """Full recomputation of some layers of each stage, if the framework has it (Megatron-Core's
     `--recompute-method block`)."""
     if usual is None or not load_framework(usual.stack).rules.partial_recompute:
         return []
@@ -152,13 +152,13 @@ def _partial(usual: TrainingRun | None) -> list[Answers]:
 
 
 def _silent_axes(run: PublishedRun) -> tuple[str, ...]:
-    """The degrees that a row without dp does not print; () where it prints dp."""
+    """The missing degrees of a row without dp; () for a row with dp."""
     return tuple(axis for axis in _AXES if run.dp is None and getattr(run, axis) is None)
 
 
 def _degrees(run: PublishedRun, axis: str) -> list[Answers]:
-    """What a silent degree may be, in powers of two: tensor parallelism inside a node, stages, and
-    parts of long sequences."""
+    """Possible values of a missing degree, powers of two: tensor parallelism inside a node, stages,
+    and parts of long sequences."""
     most = min(_MOST_TP, run.devices_per_node or _MOST_TP) if axis == "tp" else _MOST_DEGREE
     if axis == "cp" and (run.seq_len or 0) < LONG_SEQUENCE:
         return []
@@ -171,9 +171,9 @@ def _powers(most: int) -> tuple[int, ...]:
 
 
 def _could_run(run: TrainingRun, off: float) -> bool:
-    """Whether its tensors fit `off` times the device's memory (what an allocator wants beside is
-    given back where it must be). Nothing speaks against a run whose framework's memory is not
-    described, or was never compared with a measured peak, nor was that of layers with a state."""
+    """Whether the tensors fit in `off` times the device's memory (an allocator gives its cache back
+    when it must). True if the memory of the framework or of layers with a state is not described,
+    or was never compared with a measured peak."""
     try:
         fits = _may_fit(run, off)
         if fits == (off > 1.0):

@@ -19,40 +19,42 @@ def complete_layout(row: DescribedRow, global_batch: int, seq_len: int) -> Degre
     """Tensor, pipeline, context and data parallelism; tp, pp and cp take precedence over dp.
     Raises InputError.
 
-    Silent degrees are 1 and dp is what is left, with two exceptions. Where dp is given and tp and
-    pp are not, the rest is model parallelism: tensor-parallel inside a node, then pipeline stages
-    (Narayanan et al., arXiv 2104.04473, section 5.4.1, "takeaway 1"). Where the compiler shards
-    (TPUs) and no degree is given, no more data-parallel ranks than sequences are taken, the rest is
-    tensor parallelism, or context parallelism for sequences of 32768 tokens and more.
+    Missing degrees are 1 and dp is the rest, with two exceptions. If dp is given but not tp and pp,
+    the rest is model parallelism: tensor-parallel inside a node, then pipeline stages (Narayanan et
+    al., arXiv 2104.04473, section 5.4.1, "takeaway 1"). If the compiler shards (TPUs) and no degree
+    is given, there are at most as many data-parallel ranks as sequences; the rest is tensor
+    parallelism, or context parallelism for sequences of 32768 tokens and more.
     """
-    run, said = row.run, row.said
+    run, assumptions = row.run, row.assumptions
     tp, pp, cp = run.tp, run.pp, run.cp
     devices = run.num_devices
     if devices is None:
         if run.dp is None:
             raise InputError("no number of devices is given")
         devices = run.dp * (tp or 1) * (pp or 1) * (cp or 1)
-        said.append(f"{devices} devices, the product of the degrees")
+        assumptions.append(f"{devices} devices, the product of the degrees")
     if run.dp is not None and tp is None and pp is None and devices > run.dp * (cp or 1):
         tp, pp = _model_parallel(row, devices, run.dp * (cp or 1))
     elif tp is pp is run.dp is cp is None and row.device.type == "tpu":
-        tp, cp = _sharded(devices, global_batch, seq_len, said)
+        tp, cp = _sharded(devices, global_batch, seq_len, assumptions)
     silent = [
         f"{name} 1"
         for name, value in (("tp", tp), ("pp", pp), ("cp", cp))
         if value is None and devices > 1
     ]
     if silent:
-        said.append(", ".join(silent))
+        assumptions.append(", ".join(silent))
     tp, pp, cp = tp or 1, pp or 1, cp or 1
     dp, rest = divmod(devices, tp * pp * cp)
     if rest or dp == 0:
         raise InputError(f"tp={tp} x pp={pp} x cp={cp} does not divide {devices} devices")
     if run.dp is None:
-        said.append(f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp}))")
+        assumptions.append(f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp}))")
     elif run.dp != dp:
         why = "which counts the ranks of cp" if run.dp == dp * cp else "as printed contradicts it"
-        said.append(f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp})); {run.dp} {why}")
+        assumptions.append(
+            f"dp {dp} ({devices} devices / (tp {tp} x pp {pp} x cp {cp})); {run.dp} {why}"
+        )
     if dp > global_batch:
         raise InputError(
             f"dp={dp} ranks for {global_batch} sequences per step"
@@ -69,33 +71,33 @@ def _model_parallel(row: DescribedRow, devices: int, data_ranks: int) -> tuple[i
     tp = math.gcd(size, run.devices_per_node or _USUAL_NODE)
     if run.num_heads is not None:
         tp = math.gcd(tp, run.num_heads)
-    row.said.append(
+    row.assumptions.append(
         f"tp {tp} and pp {size // tp} (of a model-parallel size of {size}, first inside a node)"
     )
     return tp, size // tp
 
 
 def _sharded(
-    devices: int, global_batch: int, seq_len: int, said: list[str]
+    devices: int, global_batch: int, seq_len: int, assumptions: list[str]
 ) -> tuple[int, int | None]:
     split = devices // math.gcd(devices, global_batch)
     if split == 1:
         return 1, None
     if seq_len >= LONG_SEQUENCE:
-        said.append(f"cp {split}: {devices} devices share {global_batch} long sequences")
+        assumptions.append(f"cp {split}: {devices} devices share {global_batch} long sequences")
         return 1, split
-    said.append(f"tp {split}: {devices} devices share {global_batch} sequences")
+    assumptions.append(f"tp {split}: {devices} devices share {global_batch} sequences")
     return split, None
 
 
 def node_devices_of(row: DescribedRow, num_devices: int) -> int:
-    """Devices that the inner link joins.
+    """Number of devices that the inner link joins.
 
-    A row's devices per node, else the usual node. For racks and pods, where hosts share one inner
-    link, the most whole hosts that a rack holds and that divide the run evenly, as the catalogue's
-    clusters do; a TPU run whose link is a data-centre network has at least two slices.
+    The row's devices per node, otherwise the usual node. For racks and pods, whose hosts share one
+    inner link: the most whole hosts of a rack that divide the run evenly, as in the catalog's
+    clusters. A TPU run linked by a data-center network has at least two slices.
     """
-    run, device, said = row.run, row.device, row.said
+    run, device, assumptions = row.run, row.device, row.assumptions
     design = node_design(device.name)
     if device.type != "tpu" and not design.host_devices:
         if run.devices_per_node is not None:
@@ -114,5 +116,5 @@ def node_devices_of(row: DescribedRow, num_devices: int) -> int:
     even = [n for n in range(most - most % host, most // 2, -host) if n and num_devices % n == 0]
     size = even[0] if even else most
     if size != run.devices_per_node and num_devices > size:
-        said.append(f"{size} devices of each rack, so that all racks have as many")
+        assumptions.append(f"{size} devices of each rack, so that all racks have as many")
     return size

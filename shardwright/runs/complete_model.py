@@ -1,13 +1,14 @@
 """`complete_model`: the transformer of a published run, with missing figures filled in by rules.
 
-A row's own figures win; then those of a well-known model of that name (profiles/data/published/
-known_models.toml); then the rules below. Each figure that the row does not give is said in words.
+Figures come from the row, otherwise from a well-known model of that name (profiles/data/published/
+known_models.toml), otherwise from the rules below. Each figure not in the row is an assumption,
+listed as text.
 
 Rules and where they come from: heads of 128 (GPT-3, arXiv 2005.14165, table 2.1, and Llama 3, arXiv
 2407.21783, table 3); a feed-forward of 4 h, or of 8/3 h rounded up to 256 where gated (Shazeer,
 arXiv 2002.05202, section 3; LLaMA, arXiv 2302.13971, section 2.2); vocabularies of 50257 (GPT-2)
-and 32000 (LLaMA); what GPT keeps besides its matrices: biases, learned positions and one table of
-embeddings (GPT-2 and Megatron-LM's defaults; Narayanan et al., arXiv 2104.04473, eq. 2).
+and 32000 (LLaMA); for GPT also biases, learned positions and one table of embeddings (GPT-2 and
+Megatron-LM's defaults; Narayanan et al., arXiv 2104.04473, eq. 2).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from shardwright.runs.run import PublishedRun
 from simulator.values.degrees import Degrees
 
 CATALOG = "catalog:"
-"""Before the name of a shipped model in a row."""
+"""Prefix of the name of a shipped model in a row."""
 # Figures of a transformer that a row may state, and columns of other names.
 _FIGURES = (
     *("num_layers", "hidden_size", "ffn_size", "num_heads", "num_kv_heads", "head_size"),
@@ -48,10 +49,10 @@ _GATED_NAME = re.compile(
 
 
 def complete_model(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
-    """The run's transformer: positions are learned for as many tokens as a sequence has, heads must
-    divide among the tensor-parallel ranks and layers among the stages.
+    """The run's transformer. Positions are learned for the tokens of a sequence; tensor-parallel
+    ranks must divide the heads, and stages the layers.
 
-    Raises InputError where the row and the name say too little or contradict each other.
+    Raises InputError if the row and the name state too little or contradict each other.
     """
     known = _known(row.run.model)
     if known is not None and known.unsupported:
@@ -64,7 +65,7 @@ def complete_model(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transfo
 def _with_options(run: PublishedRun, model: Transformer) -> Transformer:
     """The model with the row's window and tokens predicted ahead.
 
-    Raises InputError where a window has no layers or more than have attention.
+    Raises InputError if a window has no layers, or more than the layers with attention.
     """
     changed = model
     if run.sliding_window is not None or run.window_layers is not None:
@@ -91,7 +92,7 @@ def _known(name: str) -> KnownModel | None:
 
 
 def parameters_in_name(name: str) -> float | None:
-    """The parameter count that a model's name prints, or None.
+    """The parameter count in a model's name, or None.
 
     >>> parameters_in_name("GPT 181B")
     181000000000.0
@@ -109,7 +110,7 @@ def _of_known(
     run, figures = row.run, _predicting(row, known, figures)
     given = {name: getattr(run, _COLUMNS.get(name, name)) for name in _FIGURES}
     if figures.latent is not None:
-        # Latent attention has head sizes of its own; a row's one head size cannot replace them.
+        # Latent attention has several head sizes, which a row's single one cannot replace.
         given["head_size"] = None
     if figures.num_experts and not figures.first_dense_layers and not run.first_dense_layers:
         # Configurations print the width of a dense layer even where no layer is dense.
@@ -133,33 +134,33 @@ def _of_known(
     if model.learned_positions:
         silent.append(f"{model.learned_positions} learned positions")
     if silent:
-        row.said.append(f"{', '.join(silent)} ({known.name}, {known.source})")
+        row.assumptions.append(f"{', '.join(silent)} ({known.name}, {known.source})")
     if known.note:
-        row.said.append(f"{known.name}: {known.note}")
+        row.assumptions.append(f"{known.name}: {known.note}")
     return model
 
 
 def _predicting(row: DescribedRow, known: KnownModel, figures: Transformer) -> Transformer:
-    """The figures with as many tokens predicted ahead as the run's framework does: Megatron-Bridge
-    takes the count of the model's configuration (its DeepSeek-V3 recipe sets mtp_num_layers = 1),
-    unless the row's name says that there is none; others leave it out by default (MaxText,
-    configs/base.yml, mtp_num_layers: 0)."""
+    """The figures with the multi-token predictors of the run's framework. Megatron-Bridge takes
+    their number from the model's configuration (its DeepSeek-V3 recipe sets mtp_num_layers = 1),
+    unless the row's name excludes them; others have none by default (MaxText, configs/base.yml,
+    mtp_num_layers: 0)."""
     if not figures.predicted_ahead or row.run.mtp_layers is not None:
         return figures
     count, without = figures.predicted_ahead, bool(_WITHOUT_MTP.search(row.run.model))
     trained = row.stack.name.startswith("megatron-bridge") and not without
     if not without:
         words = "" if trained else "not "
-        row.said.append(f"multi-token prediction {words}trained ({known.name} has {count})")
+        row.assumptions.append(f"multi-token prediction {words}trained ({known.name} has {count})")
     return figures if trained else replace(figures, predicted_ahead=0)
 
 
 def _of_rules(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
-    run, said = row.run, row.said
+    run, assumptions = row.run, row.assumptions
     if run.hidden_size is None:
         raise InputError(f"no hidden size is given and {run.model!r} is not a known model")
     hidden = run.hidden_size
-    gated = _gated(run, said)
+    gated = _gated(run, assumptions)
     # MaxText's own blocks have neither biases nor learned positions (MaxText configs/base.yml).
     gpt = not gated and row.stack.name != "maxtext"
     ffn = run.ffn_size
@@ -169,26 +170,30 @@ def _of_rules(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
         ffn = 0
     elif ffn is None:
         ffn = 256 * -(-(8 * hidden // 3) // 256) if gated else 4 * hidden
-        said.append(f"feed-forward {ffn} ({'8/3 of' if gated else '4 times'} the hidden size)")
+        assumptions.append(
+            f"feed-forward {ffn} ({'8/3 of' if gated else '4 times'} the hidden size)"
+        )
     heads = run.num_heads or _heads(row, hidden, degrees.tp)
     if run.head_dim is None and hidden % heads:
         raise InputError(f"{heads} heads do not divide the hidden size {hidden}; give head_dim")
     vocabulary = run.vocab_size
     if vocabulary is None:
         vocabulary = _GPT_VOCABULARY if gpt else _LLAMA_VOCABULARY
-        said.append(f"vocabulary {vocabulary} ({'GPT-2' if gpt else 'LLaMA'}'s, before padding)")
+        assumptions.append(
+            f"vocabulary {vocabulary} ({'GPT-2' if gpt else 'LLaMA'}'s, before padding)"
+        )
     tied = run.tied_embeddings
     if tied is None:
         tied = gpt
-        said.append("tied embeddings" if tied else "embeddings not tied")
+        assumptions.append("tied embeddings" if tied else "embeddings not tied")
     if gpt:
-        said.append(f"biases and {seq_len} learned positions, as GPT's")
+        assumptions.append(f"biases and {seq_len} learned positions, as GPT's")
     if run.num_experts and not (run.top_k and expert_size):
         raise InputError(
             f"{run.num_experts} experts, but no top_k or no width of an expert is given"
         )
     if run.num_kv_heads is None:
-        said.append(f"{heads} key-value heads (as many as heads)")
+        assumptions.append(f"{heads} key-value heads (as many as heads)")
     model = Transformer(
         num_layers=run.num_layers or 1,
         hidden_size=hidden,
@@ -210,7 +215,7 @@ def _of_rules(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
     return model if run.num_layers else _with_layers(row, model, degrees.pp)
 
 
-def _gated(run: PublishedRun, said: list[str]) -> bool:
+def _gated(run: PublishedRun, assumptions: list[str]) -> bool:
     if run.gated_mlp is not None:
         return run.gated_mlp
     if run.num_experts:
@@ -219,29 +224,32 @@ def _gated(run: PublishedRun, said: list[str]) -> bool:
         gated = run.ffn_size != 4 * run.hidden_size
     else:
         gated = bool(_GATED_NAME.search(run.model))
-    said.append("gated feed-forward" if gated else "feed-forward not gated")
+    assumptions.append("gated feed-forward" if gated else "feed-forward not gated")
     return gated
 
 
 def _heads(row: DescribedRow, hidden: int, tp: int) -> int:
-    """The heads published for this width, else as many as come nearest to 128 wide, divide the
-    hidden size and divide among tp."""
+    """The heads published for this width; otherwise the number that divides the hidden size, is
+    divisible by tp and is nearest to heads 128 wide."""
     counts = [n for n in range(tp, hidden // 16 + 1, tp) if hidden % n == 0]
     published = _HEADS_OF_WIDTH.get(hidden)
     if published in counts:
-        row.said.append(f"{published} heads of {hidden // published} (published for this width)")
+        row.assumptions.append(
+            f"{published} heads of {hidden // published} (published for this width)"
+        )
         return published
     if not counts:
         raise InputError(f"no number of heads divides both tp={tp} and the hidden size {hidden}")
     heads = min(counts, key=lambda n: (abs(hidden // n - _USUAL_HEAD), n))
-    row.said.append(
+    row.assumptions.append(
         f"{heads} heads of {hidden // heads} (nearest to {_USUAL_HEAD} that tp divides)"
     )
     return heads
 
 
 def _with_layers(row: DescribedRow, model: Transformer, pp: int) -> Transformer:
-    """The model with as many layers as its name's parameter count needs, a multiple of pp."""
+    """The model with the number of layers, a multiple of pp, that matches its name's parameter
+    count."""
     wanted = parameters_in_name(row.run.model)
     if wanted is None:
         raise InputError(
@@ -256,7 +264,7 @@ def _with_layers(row: DescribedRow, model: Transformer, pp: int) -> Transformer:
             f"{row.run.model!r} names fewer parameters than its embeddings and one layer have",
         )
     count = max(1, round(layers / pp)) * pp
-    row.said.append(
+    row.assumptions.append(
         f"{count} layers ({wanted / 1e9:g} billion parameters in the name need {layers:.1f}; "
         f"a multiple of pp={pp})"
     )

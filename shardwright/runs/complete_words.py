@@ -19,23 +19,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DescribedRow:
-    """The row, its device and framework; each assumption is added to `said`, in words."""
+    """The row, its device and framework; assumptions are added to `assumptions` as text."""
 
     run: PublishedRun
     device: Device
     stack: Framework
-    said: list[str]
+    assumptions: list[str]
 
     def assumed(self, value: T, words: str) -> T:
-        """The value, which the words say."""
-        self.said.append(words)
+        """The value, after adding `words` to the assumptions."""
+        self.assumptions.append(words)
         return value
 
 
 _PRECISION_WORDS = {
     "bf16": "bf16 bfloat16 bf16-mixed bf16-true",
     "fp16": "fp16 float16 half fp16-mixed fp16-true",
-    # What torch calls TF32 is fp32 tensors, their products on the TF32 units.
+    # TF32 means fp32 tensors with products on the TF32 units.
     "fp32": "fp32 float32 tf32 fp32-true",
     # Transformer Engine's recipes of one scale per tensor, by their names there.
     "fp8": "fp8 fp8-hybrid fp8-delayed fp8-current fp8-tensorwise fp8_cs fp8-cs fp8-ds fp8_full",
@@ -56,12 +56,12 @@ _RECOMPUTE_WORDS = (
     (re.compile(r"save_"), "minimal", True),
 )
 _SELECTIVE_WORDS = re.compile(r"selective|core attention|core_attn")
-# Everything in a layer is computed again; a column that is a switch: on is what every framework had
-# first, whole layers.
+# All of a layer is recomputed; in a column that is a switch, "on" is the kind that every framework
+# had first, whole layers.
 _FULL_WORDS = re.compile(
     r"full|re-?materialization|checkpoint|uniform|all layers|^(1|1\.0|true|yes|on)$"
 )
-# What frameworks do whose "selective" is not the attention core alone.
+# Frameworks whose "selective" is more than the attention core.
 _SELECTIVE = {"alternate": "every second matmul", "attention": "the attention module"}
 _LLAMA_8B = re.compile(r"llama-?3(\.1)?[\s_-]*8b", re.I)
 _MODULE_LIST = re.compile(r"selective modules:(.*)$|selective \((.*)\)$")
@@ -75,16 +75,16 @@ _ALLOCATED_PEAK = re.compile(r"allocated|tensors", re.I)
 
 
 def recompute_of(row: DescribedRow) -> str:
-    """The run's recomputation as a value of `TrainingRun.recompute`. A row without one gets none,
-    or full in MaxText, its default (MaxText configs/base.yml, remat_policy). Raises InputError."""
-    printed, stack, said = row.run.recompute, row.stack, row.said
+    """The run's recomputation as a value of `TrainingRun.recompute`. The default is none, in
+    MaxText full (MaxText configs/base.yml, remat_policy). Raises InputError for unknown words."""
+    printed, stack, assumptions = row.run.recompute, row.stack, row.assumptions
     text = printed.strip().lower()
     if not text:
         full = stack.name == "maxtext"
-        said.append("recompute full (MaxText's default)" if full else "no recompute")
+        assumptions.append("recompute full (MaxText's default)" if full else "no recompute")
         return "full" if full else "none"
     if "offload" in text:
-        said.append(f"what {printed!r} offloads to the host is not modelled")
+        assumptions.append(f"what {printed!r} offloads to the host is not modelled")
     modules = _modules(text)
     if modules:
         kind = _kind_of_modules(modules)
@@ -92,7 +92,7 @@ def recompute_of(row: DescribedRow) -> str:
     for words, kind, assumed in _RECOMPUTE_WORDS:
         if words.search(text):
             if assumed:
-                said.append(f"recompute {printed!r} taken as {kind!r}")
+                assumptions.append(f"recompute {printed!r} taken as {kind!r}")
             return kind
     if "selective" in text and stack.selective != "selective":
         own = stack.selective
@@ -118,8 +118,8 @@ def _modules(text: str) -> list[str]:
 
 
 def _kind_of_modules(modules: list[str]) -> str:
-    """The kind that recomputes modules of Megatron-Core's --recompute-modules. The attention core
-    keeps little where it is fused; up projections together with others are not counted."""
+    """The recompute kind for a list of Megatron-Core's --recompute-modules. A fused attention core
+    keeps little; up projections together with other modules are not counted."""
     norm = any("norm" in module for module in modules)
     activation = any("act" in module for module in modules)
     if any(re.search("mlp|moe|shared_experts", each) for each in modules if "act" not in each):
@@ -132,21 +132,21 @@ def _kind_of_modules(modules: list[str]) -> str:
 
 
 def is_mlperf(run: PublishedRun) -> bool:
-    """Whether the row says that it is a submission to MLPerf Training."""
+    """Whether the row is marked as a submission to MLPerf Training."""
     return "mlperf" in f"{run.id} {run.source}".lower()
 
 
 def precision_of(row: DescribedRow) -> str:
-    """The run's precision; silent: fp16 on V100 and in stacks of 2021 on A100, fp8 in a submission
-    to MLPerf Training on a device that has it (all of NVIDIA's and AMD's language models from v3.1
-    on, by their published configurations), but nvfp4 for Llama 3.1 8B, which came with v5.1, where
-    there is FP4 (training_results_v5.1, NVIDIA's configurations of B200 and GB300), int8 on a TPU
-    that has it (MaxText, configs/v5p/gpt3_175b: "shared config between Google's various MLPerf 4.0
-    submissions"), else bf16.
+    """The run's precision. Defaults: fp16 on V100 and in stacks of 2021 on A100. In submissions to
+    MLPerf Training: fp8 on a device that has it (all of NVIDIA's and AMD's language models from
+    v3.1 on, by their published configurations), but nvfp4 for Llama 3.1 8B on a device with FP4
+    (training_results_v5.1, NVIDIA's configurations of B200 and GB300), and int8 on a TPU that has
+    it (MaxText, configs/v5p/gpt3_175b: "shared config between Google's various MLPerf 4.0
+    submissions"). Otherwise bf16.
 
     Megatron-LM trained in fp16 until bf16 came with A100 (arXiv 2104.04473, section 5; BLOOM's
-    chronicles switch late). Raises InputError for an unknown word and for a type that the device
-    has not.
+    chronicles switch late). Raises InputError for an unknown word, and for a type that the device
+    does not have.
     """
     text = re.sub(r"\s+", "-", row.run.precision.strip().lower())
     precision = _named_precision(row, text) if text else _usual_precision(row)
@@ -158,7 +158,7 @@ def _named_precision(row: DescribedRow, text: str) -> str:
     device, printed = row.device, row.run.precision
     known = [word for word in re.split(r"[^a-z0-9_]", text) if word in PRECISIONS]
     if text not in PRECISIONS and known:
-        row.said.append(f"precision {printed!r} taken as {PRECISIONS[known[0]]}")
+        row.assumptions.append(f"precision {printed!r} taken as {PRECISIONS[known[0]]}")
         text = known[0]
     if text not in PRECISIONS:
         raise InputError(
@@ -167,13 +167,13 @@ def _named_precision(row: DescribedRow, text: str) -> str:
     precision = PRECISIONS[text]
     # Scaled blocks came with the FP4 units (NVIDIA Blackwell, AMD CDNA 4).
     if precision == "mxfp8" and _FP4 not in device.peak_flop_per_s:
-        row.said.append(f"mxfp8 at {device.name}'s fp8 rate: it scales no blocks itself")
+        row.assumptions.append(f"mxfp8 at {device.name}'s fp8 rate: it scales no blocks itself")
     if precision == "fp32" and "tf32" in device.peak_flop_per_s:
-        row.said.append("fp32 products on the TF32 units")
+        row.assumptions.append("fp32 products on the TF32 units")
     elif text == "tf32":
         raise InputError(f"device {device.name} has no TF32 units")
     elif precision == "fp32":
-        row.said.append(f"fp32 products at {device.name}'s rate for float32")
+        row.assumptions.append(f"fp32 products at {device.name}'s rate for float32")
     return precision
 
 
@@ -181,16 +181,20 @@ def _usual_precision(row: DescribedRow) -> str:
     device, peaks = row.device, row.device.peak_flop_per_s
     if is_mlperf(row.run) and device.type == "gpu" and "float8_e4m3fn" in peaks:
         if _LLAMA_8B.match(row.run.model) and _FP4 in peaks:
-            row.said.append("nvfp4, in which MLPerf's Llama 3.1 8B is trained where there is FP4")
+            row.assumptions.append(
+                "nvfp4, in which MLPerf's Llama 3.1 8B is trained where there is FP4"
+            )
             return "nvfp4"
-        row.said.append("fp8, in which MLPerf's language models are trained where there is fp8")
+        row.assumptions.append(
+            "fp8, in which MLPerf's language models are trained where there is fp8"
+        )
         return "fp8"
     if is_mlperf(row.run) and "int8" in peaks:
         return row.assumed("int8", "int8, in which MaxText's submissions to MLPerf are trained")
     early = row.stack.name in ("megatron-2021", "megatron-deepspeed")
     old = device.name.startswith("v100") or (device.name.startswith("a100") and early)
-    row.said.append("fp16" if old else "bf16")
-    return row.said[-1]
+    row.assumptions.append("fp16" if old else "bf16")
+    return row.assumptions[-1]
 
 
 # Layers of a chunk: the median of the published interleaved runs that print their chunks is
@@ -200,12 +204,11 @@ _LAYERS_PER_CHUNK = 2
 
 
 def vpp_of(row: DescribedRow, pp: int, num_layers: int) -> int:
-    """Model chunks per pipeline rank. Where the source gives none: 2 with a V-shaped schedule; with
-    an interleaved one the number whose chunks are nearest to two layers, in proportion, of those
-    that divide a rank's layers (Megatron-LM splits evenly; embedding and head may make the split
-    even: 126 layers on 16 ranks); otherwise 1. A run of Megatron-Core that names no schedule either
-    is taken to interleave, as its documentation advises for large pipelines, and so is one that
-    names no framework."""
+    """Model chunks per pipeline rank. Defaults: 2 for a V-shaped schedule. For an interleaved one:
+    of the numbers that divide a rank's layers, the one with chunks nearest to two layers, in
+    proportion (Megatron-LM splits evenly; embedding and head may make the split even: 126 layers on
+    16 ranks). Otherwise 1. Runs without a schedule are assumed to interleave if their framework is
+    Megatron-Core, whose documentation recommends it for large pipelines, or not named."""
     if pp == 1:
         return 1
     if row.run.vpp is not None:
@@ -231,7 +234,8 @@ def vpp_of(row: DescribedRow, pp: int, num_layers: int) -> int:
 
 
 def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
-    """The run's schedule in our words; `none` without a pipeline. Raises InputError."""
+    """The run's schedule by our name; `none` without a pipeline. Raises InputError for unknown
+    words."""
     if pp == 1:
         return "none"
     text = row.run.schedule.strip().lower()
@@ -249,17 +253,17 @@ def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
 
 
 def _schedule_named(text: str) -> str:
-    """The schedule that a word means, or ""."""
+    """The schedule of a name in the table, or ""."""
     word = text.replace("_", "-").replace(" ", "-")
     return next((n for n in pipeline_names() if word in (n, *schedule_kind(n).words)), "")
 
 
-def memory_kind_of(text: str, said: list[str]) -> str:
+def memory_kind_of(text: str, assumptions: list[str]) -> str:
     """`allocated`, `reserved` or `device` (simulator/memory/footprint.py).
 
-    "" where the words are silent, or name two: what the framework's own report prints. A peak of
-    which the source names no tool is taken as the device's, which every tool prints; that goes to
-    `said`.
+    "" if the text names none or two kinds: then it is the kind that the framework's report prints.
+    A peak without a named tool is assumed to be the device's, which every tool prints; this
+    assumption is added to `assumptions`.
     """
     if not text.strip():
         return ""
@@ -270,5 +274,5 @@ def memory_kind_of(text: str, said: list[str]) -> str:
         return "reserved" if reserved else "allocated"
     if reserved:
         return ""
-    said.append(f"peak memory {text!r} taken as what the device shows")
+    assumptions.append(f"peak memory {text!r} taken as what the device shows")
     return "device"

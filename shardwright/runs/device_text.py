@@ -1,4 +1,4 @@
-"""`device_of`: the device of a row's text, counted as the row's software counts devices."""
+"""`device_of`: the device of a row, in the unit that the row's software counts as a device."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ _GIB = 2**30
 _NONE = ("", "nan", "none", "unknown")
 _VENDORS = ("nvidia-", "google-", "amd-", "aws-", "intel-", "habana-")
 _MEMORY = re.compile(r"^(?P<head>.+)-(?P<gb>\d+)gb$")
-# B200s are sold as 180, 186 and 192 GB: a name that is off by less says which, not of what size.
+# B200s are sold as 180, 186 and 192 GB: a name that differs by less identifies the device, not its
+# memory.
 _SAME_MEMORY = 0.1
 _FEW_WORDS = 4
 
 
-def device_of(run: PublishedRun, said: list[str]) -> Device:
-    """The row's device, by name or alias of the catalogue, with what its name says beside (a power
-    limit, another memory; device_variant.py); a part of one where software takes cores for
-    devices. What was assumed is added to `said`. Raises UnsupportedRunError."""
+def device_of(run: PublishedRun, assumptions: list[str]) -> Device:
+    """The row's device, by name or alias of the catalog, with the variant in its name (a power
+    limit, another memory; device_variant.py); a part of a device if the software counts cores as
+    devices. Raises UnsupportedRunError for an unknown device."""
     if run.device.strip().lower() in _NONE:
         raise UnsupportedRunError(run.id, "no device is given")
     try:
         device, assumed = _named(run.device)
-        said += assumed
-        return _as_software_sees(run, device, said)
+        assumptions += assumed
+        return _as_software_sees(run, device, assumptions)
     except InputError as error:
         raise UnsupportedRunError(run.id, str(error)) from error
 
 
 @functools.cache
 def _named(text: str) -> tuple[Device, tuple[str, ...]]:
-    """The device of this text, and what was assumed."""
+    """The device of this text, and the assumptions."""
     name = re.sub(r"[\s_]+", "-", text.strip().lower())
     for vendor in _VENDORS:
         name = name.removeprefix(vendor)
@@ -70,9 +71,9 @@ def _reordered(name: str) -> list[str]:
     return ["-".join(words), *("-".join(order) for order in itertools.permutations(few))]
 
 
-def _as_software_sees(run: PublishedRun, device: Device, said: list[str]) -> Device:
-    """A share of the device where the row counts the cores of a chip: more of them in a node than a
-    node has chips or, where the row does not say, what the software does by default."""
+def _as_software_sees(run: PublishedRun, device: Device, assumptions: list[str]) -> Device:
+    """A share of the device if the row counts the cores of a chip: its node has more of them than
+    chips or, without a stated number, the software counts cores by default."""
     design = node_design(device.name)
     if not design.cores:
         return device
@@ -83,7 +84,7 @@ def _as_software_sees(run: PublishedRun, device: Device, said: list[str]) -> Dev
             return device
     variant = variant_of(device.name)
     base, _, tail = device.name.partition("@")
-    said.append(
+    assumptions.append(
         f"devices are cores: 1 of {share} parts of a {base} each"
         + ("" if run.devices_per_node else f", {share * design.devices} in a node")
     )

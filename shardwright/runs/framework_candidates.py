@@ -1,8 +1,8 @@
 """`stack_of`: the most probable framework of a row, of the candidates that it may have run.
 
-A named framework is dated by the row's text (source and framework; the notes are never read, they
-may print the result), else by its device and its model. A row without a framework is judged by its
-layout. The probabilities are assumed: they rank the candidates, no data was counted for them.
+A named framework is dated by the row's source and framework columns (notes are never read, since
+they may contain the result), otherwise by its device and model. A row without a framework is judged
+by its layout. The probabilities only rank the candidates; they are assumed, not counted in data.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 UNKNOWN = "unknown-2023"
 # FlashAttention-2 needs Ampere or later (github.com/Dao-AILab/flash-attention, README).
 _BEFORE_FLASH = ("v100", "t4", "titan", "quadro", "rtx-20", "gtx")
-# GPUs of the years in which Megatron-LM was still what megatron-2021 describes. Later ones (A800 of
-# 2022, H100 of 2023) date a run by themselves.
+# GPUs of the years when Megatron-LM was as in megatron-2021. Later ones (A800 of 2022, H100 of
+# 2023) date a run by themselves.
 _OLD_DEVICES = (*_BEFORE_FLASH, "a100")
 # Those were sold from November 2022 until October 2023 (the export rules of both dates).
 _OF_2023 = ("a800", "h800")
@@ -59,19 +59,20 @@ class Candidate:
     probability: float
 
 
-def stack_of(run: PublishedRun, device: Device, said: list[str]) -> tuple[str, str]:
-    """The framework's name and TrainingRun.stack_assumed; what was assumed is added to `said`."""
+def stack_of(run: PublishedRun, device: Device, assumptions: list[str]) -> tuple[str, str]:
+    """The framework's name and TrainingRun.stack_assumed; assumptions are added to
+    `assumptions`."""
     candidates = framework_candidates(run, device)
     stack, assumed = candidates[0].stack, _how_assumed(run, candidates)
     if assumed:
         named = f" for {run.framework!r}" if run.framework else ""
         others = ", ".join(f"{each.stack} {each.probability:.0%}" for each in candidates[1:])
-        said.append(
+        assumptions.append(
             f"stack {stack}{named}{_why(stack, assumed)}" + (f" (or {others})" if others else "")
         )
     compiled = load_framework(stack).compiled_name
     if compiled and PRECISIONS.get(run.precision.strip().lower()) in LOW_PRECISIONS:
-        said.append(f"torch.compile, which fuses the casts of {run.precision}")
+        assumptions.append(f"torch.compile, which fuses the casts of {run.precision}")
         stack = compiled
     return stack, assumed
 
@@ -102,7 +103,7 @@ def framework_candidates(run: PublishedRun, device: Device) -> tuple[Candidate, 
 
 
 def named_framework(run: PublishedRun) -> str:
-    """The framework that a row's words name, or of which they name a fork; "" for none."""
+    """The framework named in a row, or whose fork is named; "" for none."""
     return framework_of(run.framework) or fork_of(run.framework)
 
 
@@ -126,8 +127,8 @@ def _either(stack: str, other: str) -> tuple[Candidate, ...]:
 
 
 def _megatron(run: PublishedRun, device: Device) -> tuple[Candidate, ...]:
-    """Megatron-LM or a fork, of the release that the row dates: one name for ten years of code. A
-    fork's version is its own."""
+    """Candidates for Megatron-LM or a fork, by the row's date, since one name covers ten years of
+    code. Version numbers of forks are not used."""
     text = run.framework.lower()
     fork = bool(text) and not framework_of(text)
     if not fork and _has_version(text):
@@ -152,22 +153,22 @@ def _megatron(run: PublishedRun, device: Device) -> tuple[Candidate, ...]:
 
 
 def _newer(run: PublishedRun, stack: str) -> str:
-    """What a framework of the time before FlashAttention became. DeepSpeed by itself shards models
-    of others, with the kernels of their day."""
+    """The successor of a framework from before FlashAttention. DeepSpeed shards models of others,
+    with the kernels of their time."""
     if stack == "megatron-deepspeed":
         return UNKNOWN if "megatron" in run.framework.lower() else "transformers"
     return "megatron-core" if "megatron" in run.framework.lower() else UNKNOWN
 
 
 def _inferred(run: PublishedRun, device: Device) -> tuple[Candidate, ...]:
-    """No known framework is named."""
+    """Candidates if no known framework is named."""
     if device.type == "tpu":
         return _certain("maxtext")
     if is_mlperf(run):
         return _certain("megatron-core")
     if (run.seq_len or 0) < _NEVER_UNFUSED and not _is_recent(run, device):
         if run.framework and not device.name.startswith(_BEFORE_FLASH) and not _is_dated_old(run):
-            # Who names a framework of their own on an A100 writes after Megatron-LM's first years.
+            # Sources with their own framework on an A100 are later than Megatron-LM's first years.
             return _certain(UNKNOWN)
         # ZeRO in that generation means DeepSpeed.
         zero = bool(run.zero_stage) and not run.framework
@@ -187,17 +188,17 @@ def _inferred(run: PublishedRun, device: Device) -> tuple[Candidate, ...]:
 
 
 def _is_megatron_layout(run: PublishedRun) -> bool:
-    """Whether the row has what few frameworks but Megatron's family have: interleaved stages, parts
-    of sequences, sequence parallelism, experts beside tensor parallelism."""
+    """Whether the row has features of few frameworks outside Megatron's family: interleaved stages,
+    context parallelism, sequence parallelism, or experts with tensor parallelism."""
     degrees = max(run.vpp or 1, run.cp or 1) > 1
     experts = (run.ep or 1) > 1 and (run.tp or 1) > 1
     return degrees or experts or bool(run.sequence_parallel) or "interleav" in run.schedule.lower()
 
 
 def _is_recent(run: PublishedRun, device: Device) -> bool:
-    """Whether the row is of 2023 or later by its device, its text or its model: gated feed-forwards
-    in bf16 and shared keys came with PaLM and LLaMA, long sequences with FlashAttention. A device
-    that has no FlashAttention is old unless the row names another fused kernel."""
+    """Whether the row is from 2023 or later by its device, text or model: gated feed-forwards in
+    bf16 and shared keys came with PaLM and LLaMA, long sequences with FlashAttention. A device
+    without FlashAttention is old unless the row names another fused kernel."""
     if device.name.startswith(_BEFORE_FLASH):
         return "xformers" in f"{run.framework} {run.source}".lower()
     if not device.name.startswith(_OLD_DEVICES):
@@ -223,8 +224,8 @@ def _paper_dates(run: PublishedRun) -> list[tuple[int, int]]:
 
 
 def _page_date(run: PublishedRun) -> tuple[int, int] | None:
-    """Year and month of the commit or log that a row's text prints, the last of several; None where
-    it prints none or cites a paper, which may have compared with older code."""
+    """Latest year and month of a commit or log in a row's text; None without one, and for a cited
+    paper, which may have used older code."""
     if _paper_dates(run):
         return None
     text = f"{run.source} {run.framework}".lower()

@@ -194,23 +194,23 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def fill_from_recipe(
-    run: PublishedRun, *, model: str, device: str, said: list[str]
+    run: PublishedRun, *, model: str, device: str, assumptions: list[str]
 ) -> PublishedRun:
     """The run, with missing values from a recipe for its model, device and size.
 
     A recipe is not used if the row has another sequence length, batch or degree, or if the row has
-    both layout and batch. Messages about the used values are appended to `said`.
+    both layout and batch. Messages about the used values are appended to `assumptions`.
     """
     layout = (run.dp, run.tp, run.pp, run.cp)
     if run.global_batch is not None and layout != (None, None, None, None):
         return run
     for recipe in recipes():
         if (recipe.model, recipe.device) == (model, device) and recipe.agrees(run):
-            return _filled(run, recipe, said)
+            return _filled(run, recipe, assumptions)
     return run
 
 
-def _filled(run: PublishedRun, recipe: Recipe, said: list[str]) -> PublishedRun:
+def _filled(run: PublishedRun, recipe: Recipe, assumptions: list[str]) -> PublishedRun:
     batch = round(recipe.sequences_per_device * (run.num_devices or 0))
     taken: dict[str, Any] = {name: getattr(recipe, name) for name in _TAKEN}
     taken = {"seq_len": recipe.seq_len, "global_batch": batch, **taken}
@@ -222,9 +222,9 @@ def _filled(run: PublishedRun, recipe: Recipe, said: list[str]) -> PublishedRun:
     if recipe.quantization and run.precision in ("", "bf16"):
         silent["precision"] = recipe.quantization
     words = ", ".join(f"{name} {value}" for name, value in silent.items())
-    said.append(f"{words} (recipe: {recipe.source})")
+    assumptions.append(f"{words} (recipe: {recipe.source})")
     if recipe.note:
-        said.append(f"not modelled of the recipe: {recipe.note}")
+        assumptions.append(f"not modelled of the recipe: {recipe.note}")
     return replace(run, **silent)
 
 
@@ -272,7 +272,7 @@ def whole_runs() -> tuple[WholeRun, ...]:
 
 
 def whole_run(model: str) -> WholeRun | None:
-    """The published run of a model that is named as the user names it; None if there is none.
+    """The published run of a model, by the user's name for it; None if there is none.
 
     >>> whole_run("deepseek-ai/DeepSeek-V3").hours_per_trillion
     180000.0

@@ -75,7 +75,7 @@ _FUSED_MOVED = {"sgd": 3, "momentum": 5, "nesterov": 5, "adam": 7, "rmsprop": 7}
 
 
 def optimizer_kind(text: str, *, together: bool) -> tuple[OptimizerKind, str]:
-    """The optimizer that the text names, and the default that was taken for it ("" for none).
+    """The optimizer named in the text, and the assumption made for it ("" for none).
 
     together  the framework updates many parameters in one kernel by default
               (torch from 2.0 on: `foreach`)
@@ -121,8 +121,8 @@ class ModuleFramework:
 
     @property
     def keeps_gradients(self) -> bool:
-        """zero_grad fills gradients with zeros, and the backward adds to them: torch before 2.0
-        (release notes of 2.0: `set_to_none=True` is the default)."""
+        """Whether zero_grad fills gradients with zeros, and the backward adds to them: torch before
+        2.0 (release notes of 2.0: `set_to_none=True` is the default)."""
         return self.release < (2, 0)
 
     @property
@@ -134,16 +134,16 @@ class ModuleFramework:
 
     @property
     def together(self) -> bool:
-        """Optimizers update many parameters in one kernel (torch 2.0 release notes: `foreach` by
-        default on CUDA)."""
+        """Whether optimizers update many parameters in one kernel (torch 2.0 release notes:
+        `foreach` by default on CUDA)."""
         return self.release >= (2, 0)
 
 
 def module_framework(text: str) -> tuple[ModuleFramework, str]:
-    """The framework that the text names, and the default that was taken ("" for none).
+    """The framework named in the text, and the assumption made ("" for none).
 
-    Attention is taken as fused only where the text says so (`sdpa`, `flash`, `fused attention`):
-    published steps name torch and not the kernel, and those measured so far wrote the scores out.
+    Attention is assumed fused only if the text names it (`sdpa`, `flash`, `fused attention`):
+    published steps name torch but not the kernel, and all measured so far stored the scores.
     """
     words = text.lower()
     match = _RELEASE.search(words) or _ANY_RELEASE.search(words)
@@ -160,9 +160,9 @@ def module_framework(text: str) -> tuple[ModuleFramework, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleSetting:
-    """A row of a table of modules with every question answered.
+    """A row of a table of modules with all values filled in.
 
-    defaults  what was taken where the row is silent
+    defaults  assumptions for missing values
     """
 
     device: Device
@@ -175,7 +175,7 @@ class ModuleSetting:
 
     @property
     def as_planned(self) -> bool:
-        """Whether our executor runs it so."""
+        """Whether our executor can run the row as a plan."""
         work, framework = self.precision, self.framework
         plain = framework.software is Software.TORCH and framework.fused_attention
         return (
@@ -188,7 +188,7 @@ class ModuleSetting:
 
     @property
     def cluster(self) -> Cluster:
-        """Its devices, in one node."""
+        """The row's devices as a cluster of one node."""
         return get_cluster(f"1x{self.devices}x{self.device.name}")
 
     @property
@@ -224,8 +224,8 @@ class ModuleSetting:
 
 
 def module_setting(row: ModuleRow) -> ModuleSetting:
-    """The row, complete. Raises InputError (UnknownNameError) for a device, a precision or a layout
-    that is not known, and for a cell that could not be read."""
+    """The row with all values filled in. Raises UnknownNameError for an unknown device, precision
+    or layout, InputError for an unreadable cell."""
     if row.faults:
         raise InputError("; ".join(row.faults))
     defaults = []
@@ -268,7 +268,7 @@ class _OneStep:
 
 
 def predict_step(graph: ModelGraph, setting: ModuleSetting) -> Prediction:
-    """What a traced step of a module does on the devices of its row, a batch each."""
+    """The prediction of a traced step of a module on the row's devices, with one batch on each."""
     work = Workload(
         global_batch=graph.micro_batch * setting.devices,
         sequence_length=1,
@@ -280,7 +280,7 @@ def predict_step(graph: ModelGraph, setting: ModuleSetting) -> Prediction:
 
 
 def one_stage_plan(graph: ModelGraph, model_hash: str, cluster: Cluster, work: Workload) -> Plan:
-    """The plan of a step that is not split: every device has the whole model, and one batch."""
+    """The plan of an unsplit step: every device has the whole model and one batch."""
     count = len(graph.chain)
     stage = Stage(first_block=0, last_block=count, recompute=(Recompute.NONE,) * count)
     return Plan(
@@ -298,8 +298,7 @@ def one_stage_plan(graph: ModelGraph, model_hash: str, cluster: Cluster, work: W
 
 
 def unmeasured_shares(graph: ModelGraph, setting: ModuleSetting) -> Mapping[str, float]:
-    """The kinds of kernels that too few steps of the fit are of, with their share of the kernels'
-    time."""
+    """Kinds of kernels with too few steps in the fit, with their share of the kernels' time."""
     block, compiled = graph.kinds[0], setting.framework.compiled
     ops = (*block.forward_ops, *block.backward_ops)
     kernels = [kernel for op in ops for kernel in op.kernels or ()]

@@ -3,9 +3,9 @@
 Sources name a link of the catalogue (`eth-100`), or print a list of cards (`8x200Gb/s HDR IB per
 node`), a total (`800 Gbps/node`), cards by purpose (MLPerf system files: `Storage: 2x ..., Compute:
 8x ConnectX-7 IB NDR 400Gb/s`) or no number at all (`Infiniband, Ethernet`). The compute cards are
-what training uses. Where the words hold no number, or no number of cards, the usual network of the
-device's node has it (profiles/data/devices/*.toml). Only published rows are read so: a cluster's
-network is typed from its file to its price.
+those for training. A missing rate or number of cards is taken from the usual network of the
+device's node (profiles/data/devices/*.toml). Only published rows are parsed in this way: a
+cluster's network is a typed value.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from profiles.hardware.catalogue.node_network import (
 # case matters: `PCIe-NIC: 500 GB/s` (bytes) is the host's bus, not its network.
 _COUNT = re.compile(r"(?<![\w.-])(\d+)\s*[xX]\s*")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])(b/s|bps|bit/s|bE\b|BASE|b\b|bit\b|\b)")
-# `50 GB/s per node`: bytes, but of the network only where the words say so.
+# `50 GB/s per node`: bytes, of the network only if the text names it.
 _BYTE_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])B/?(?:s|ps)")
 _PER_NODE = re.compile(r"(?:/|per\s+)(?:node|host|server|instance)", re.IGNORECASE)
-# What each generation's name says where no rate is printed: infinibandta.org roadmap, 4 lanes.
+# Rate by name of generation if none is printed: infinibandta.org roadmap, 4 lanes.
 _GENERATIONS = {"XDR": 800e9, "NDR": 400e9, "HDR": 200e9, "EDR": 100e9, "FDR": 56e9}
 # `NDR`, or `HDR100` with its rate; a card of a generation that is not counted says nothing of how
 # many there are.
@@ -47,7 +47,7 @@ _KINDS = (
 )
 _COMPUTE = re.compile(r"compute", re.IGNORECASE)
 _PURPOSES = re.compile(r"storage|management|\bNIC\b.*\bmanage", re.IGNORECASE)
-# Links inside a node, or its torus, say nothing of what leaves it.
+# Links inside a node, or its torus, are not the network between nodes.
 _INSIDE = re.compile(r"nvlink|nvswitch|\bICI\b|xgmi|infinity fabric|pcie", re.IGNORECASE)
 # Rates of a card; more is a node's total.
 _MOST_OF_A_CARD = 800e9
@@ -56,15 +56,14 @@ _NONE = ("", "none", "n/a", "nan", "unknown")
 
 @functools.lru_cache(maxsize=1024)
 def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
-    """The network of a node of `devices_per_node` devices, from a source's words.
+    """The network of a node of `devices_per_node` devices, from a source's text.
 
-    Words count the cards of a host; where hosts share one inner link (a tray of an NVL72 rack, a
-    host of a TPU pod) a "node" of several hosts has as many times the cards. An Ethernet of less
-    than 25 Gb/s per host beside accelerators is its management network, not what it trains over:
-    then too the device's usual network is taken.
+    The text counts the cards of a host. If hosts share one inner link (a tray of an NVL72 rack, a
+    host of a TPU pod), a "node" has the cards of several hosts. Ethernet below 25 Gb/s per host
+    with accelerators is a management network, so the device's usual network is assumed.
 
-    Raises UnknownNameError for an unknown device and for words that say nothing of a network,
-    InputError for a rate of 0.
+    Raises UnknownNameError for an unknown device and for text without a network, InputError for a
+    rate of 0.
 
     >>> network_of("Omni-Path 4x100Gb/s per node", "a100-sxm-80gb", 8).bytes_per_s_per_node
     50000000000.0
@@ -86,7 +85,7 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
             outer = [link for link in link_names() if get_link(link).kind]
             known = [*(kind for kind, _ in _KINDS), *_GENERATIONS, *outer]
             raise UnknownNameError("network", text, known)
-        # Plain Ethernet beside accelerators is management.
+        # Slow plain Ethernet is a management network.
         if kind == "ethernet":
             return _beside_management(usual, text)
         source = f"{text!r} prints no rate; {usual.source}"
@@ -115,8 +114,8 @@ def _of_kind(
     *,
     assumed: bool = False,
 ) -> NodeNetwork:
-    """Of a kind, or of the device's usual one where the words name none: the latency and efficiency
-    of the catalogue's link of that kind that is nearest in rate."""
+    """A network of a kind (the device's usual one if ""), with latency and efficiency of the
+    catalog's link of that kind that is nearest in rate."""
     kind = usual.kind if kind == "network" else kind
     rate = bytes_per_s / (cards or usual.cards)
     link = link_like(kind, rate)
@@ -147,8 +146,8 @@ def _host_devices(device: str, devices_per_node: int) -> int:
 
 
 def _parsed(text: str) -> tuple[float, int, bool] | None:
-    """Bits per second of a node's compute cards, their number (0: a total), and whether the words
-    say either."""
+    """Bits per second of a node's compute cards, their number (0: a total), and whether the text
+    has either."""
     cards = []
     for part in _compute_parts(text):
         rate = _rate(part)
@@ -166,7 +165,7 @@ def _parsed(text: str) -> tuple[float, int, bool] | None:
 
 
 def _compute_parts(text: str) -> list[str]:
-    """The parts of a list that are for compute; all parts where none says so."""
+    """The parts of a list that are marked for compute; all parts if none is."""
     parts = [part for part in re.split(r"[,;+]\s*", _join_purposes(text)) if part.strip()]
     compute = [part for part in parts if _COMPUTE.search(part)]
     if compute:
@@ -176,7 +175,8 @@ def _compute_parts(text: str) -> list[str]:
 
 
 def _join_purposes(text: str) -> str:
-    """`Storage+Management` and `Storage&Compute` are one purpose each, not a list."""
+    """The text with combined purposes (`Storage+Management`, `Storage&Compute`) as one word
+    each."""
     return re.sub(r"(?<=[A-Za-z])\s*[+&]\s*(?=[A-Z][a-z])", "&", text)
 
 

@@ -51,7 +51,7 @@ class PublishedRun:
     reduce, compress, local_steps, local_workers, wide_layers, order, dp_replicate   as the options
                             of `plan --stack`
     peak_memory_kind        in the source's words: `allocated` by tensors, `reserved` by the
-                            allocator, or shown by the device
+                            allocator, or reported by the device
     faults                  messages about unreadable cells (only with `lenient`)
     ran                     False for a layout that failed according to its source
     """

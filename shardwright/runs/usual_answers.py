@@ -1,8 +1,8 @@
-"""`complete_as_usual`: a published run with the usual value for everything that it does not state.
+"""`complete_as_usual`: a published run with default values for everything that it does not state.
 
-What a source does not say is answered by general rules, never by the row, the table or the name
-(well-known models' public figures aside), and each such answer is in `TrainingRun.defaults`.
-Columns of options have the names of those of `plan --stack` (docs/runs.md).
+Missing values follow from general rules, never from the individual row, table or name (except
+public figures of well-known models), and each is listed in `TrainingRun.defaults`. Columns of
+options are named like those of `plan --stack` (docs/runs.md).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _USUAL_SEQ_LEN = 2048
 
 
 def complete_as_usual(run: PublishedRun) -> TrainingRun:
-    """The run with the usual answer to each silence, whether it fits or not.
+    """The run with the default for each missing value, whether it fits or not.
 
-    Raises UnsupportedRunError with the reason where the source says too little (no device, no
-    number of devices, no global batch, no model that can be told), contradicts itself, describes
-    what is not modelled, or has an option that would change nothing.
+    Raises UnsupportedRunError with the reason if the source states too little (no device, number of
+    devices, global batch or known model), contradicts itself, describes a run that is not modeled,
+    or has an option without effect.
     """
     if run.faults:
         raise UnsupportedRunError(run.id, "; ".join(run.faults))
@@ -59,13 +59,13 @@ def complete_as_usual(run: PublishedRun) -> TrainingRun:
 
 
 def _completed(run: PublishedRun) -> TrainingRun:
-    said: list[str] = []
-    device = device_of(run, said)
-    stack, stack_assumed = stack_of(run, device, said)
+    assumptions: list[str] = []
+    device = device_of(run, assumptions)
+    stack, stack_assumed = stack_of(run, device, assumptions)
     known = known_model(run.model)
     if known is not None:
-        run = fill_from_recipe(run, model=known.name, device=device.name, said=said)
-    row = DescribedRow(run, device, load_framework(stack), said)
+        run = fill_from_recipe(run, model=known.name, device=device.name, assumptions=assumptions)
+    row = DescribedRow(run, device, load_framework(stack), assumptions)
     seq_len = _seq_len(row, known)
     global_batch = _global_batch(row, seq_len, known)
     degrees = complete_layout(row, global_batch, seq_len)
@@ -80,7 +80,7 @@ def _completed(run: PublishedRun) -> TrainingRun:
     micro_batch = _micro_batch(row, degrees, zero_stage, global_batch)
     precision = precision_of(row)
     schedule = schedule_of(row, degrees.pp, degrees.vpp)
-    memory_kind = memory_kind_of(run.peak_memory_kind, said)
+    memory_kind = memory_kind_of(run.peak_memory_kind, assumptions)
     refuse_idle_options(run, model, recompute, precision)
     if run.order and run.order not in AXIS_ORDERS:
         raise UnknownNameError("order", run.order, AXIS_ORDERS)
@@ -122,7 +122,7 @@ def _completed(run: PublishedRun) -> TrainingRun:
         wide_layers=run.wide_layers or 0,
     )
     _check(row, completed)
-    return _with_defaults(completed, said)
+    return _with_defaults(completed, assumptions)
 
 
 def _network(row: DescribedRow, node_devices: int) -> NodeNetwork:
@@ -136,7 +136,7 @@ def _seq_len(row: DescribedRow, known: KnownModel | None) -> int:
     if row.run.seq_len is not None:
         return row.run.seq_len
     if known is not None and known.seq_len:
-        row.said.append(f"sequence length {known.seq_len} ({known.name}'s pretraining)")
+        row.assumptions.append(f"sequence length {known.seq_len} ({known.name}'s pretraining)")
         return known.seq_len
     return row.assumed(_USUAL_SEQ_LEN, f"sequence length {_USUAL_SEQ_LEN}")
 
@@ -155,7 +155,7 @@ def _zero_stage(row: DescribedRow, pp: int) -> int:
     stage = row.run.zero_stage
     if stage is None:
         stage = row.stack.usual_zero_stage
-        row.said.append(f"ZeRO stage {stage}")
+        row.assumptions.append(f"ZeRO stage {stage}")
     if pp > 1 and stage > 1 and row.stack.gathered_in_pipelines:
         words = f"ZeRO {stage} keeps parameters gathered beside a pipeline: ZeRO 1 by its work"
         return row.assumed(1, words)
@@ -167,7 +167,7 @@ def _expert_parallel(row: DescribedRow, degrees: Degrees, experts: int) -> int:
         return 1
     if row.run.ep is None:
         if degrees.dp * degrees.tp > 1:
-            row.said.append("experts not spread over ranks (ep 1)")
+            row.assumptions.append("experts not spread over ranks (ep 1)")
         return 1
     ranks = degrees.stage_ranks
     ep = math.gcd(row.run.ep, ranks, experts)
@@ -177,8 +177,8 @@ def _expert_parallel(row: DescribedRow, degrees: Degrees, experts: int) -> int:
                 f"ep {row.run.ep} does not divide the {ranks} ranks of a stage and {experts} "
                 f"experts; the largest that does is {ep}"
             )
-        # A row that names its source is a publication's: a misprint, what ran is near it.
-        row.said.append(
+        # A row with a source is from a publication: a misprint, near the real value.
+        row.assumptions.append(
             f"ep {ep}: {row.run.ep} as printed does not divide the {ranks} ranks of a stage and "
             f"{experts} experts"
         )
@@ -186,8 +186,9 @@ def _expert_parallel(row: DescribedRow, degrees: Degrees, experts: int) -> int:
 
 
 def _sequence_parallel(row: DescribedRow, tp: int) -> bool:
-    """Silent: on where Megatron's successors shard by default, off in stacks from before
-    Korthikanti et al. (arXiv 2205.05198, May 2022) and where there is nothing to shard."""
+    """Whether the run shares tokens. Default: on for successors of Megatron, which do so by
+    default; off for stacks from before Korthikanti et al. (arXiv 2205.05198, May 2022), and for tp
+    1."""
     if tp == 1:
         return False
     if row.run.sequence_parallel is not None:
@@ -201,7 +202,7 @@ def _micro_batch(row: DescribedRow, degrees: Degrees, zero_stage: int, global_ba
     printed = row.run.micro_batch
     if printed is not None:
         if printed > per_rank:
-            row.said.append(
+            row.assumptions.append(
                 f"micro-batch {per_rank}: {printed} as printed is more than the {per_rank} "
                 f"sequences that each of dp={degrees.dp} ranks has"
             )
@@ -222,8 +223,8 @@ def _local_workers(row: DescribedRow, dp: int) -> int:
 
 
 def _pipeline_layout(run: PublishedRun, model: Transformer, degrees: Degrees) -> str:
-    """The row's layout of stages, in canonical form; raises InputError if it is of another model or
-    number of stages."""
+    """The row's layout of stages, in canonical form; raises InputError if it is for another model
+    or number of stages."""
     if not run.pipeline_layout:
         return ""
     where = "pipeline_layout"
@@ -239,7 +240,7 @@ def _pipeline_layout(run: PublishedRun, model: Transformer, degrees: Degrees) ->
 
 
 def _check(row: DescribedRow, done: TrainingRun) -> None:
-    """Raises InputError for what cannot be run at all."""
+    """Raises InputError for a run that is impossible in any layout."""
     run, degrees = row.run, done.degrees
     heads, kv_heads = done.model.num_heads, done.model.num_kv_heads
     if heads % degrees.tp:
@@ -247,7 +248,7 @@ def _check(row: DescribedRow, done: TrainingRun) -> None:
     if heads % kv_heads:
         raise InputError(f"{kv_heads} heads of keys and values do not divide {heads} of queries")
     if run.dp is run.tp is run.pp is None and row.device.type != "tpu" and done.zero_stage < 3:
-        # Without a layout the rules above say plain data parallelism: only for what it can hold.
+        # Without a layout the rules above give plain data parallelism, which must hold the model.
         need = (2 if done.lora else 6) * done.model.parameters
         has = row.device.memory_bytes.value
         if need > has:
@@ -264,28 +265,29 @@ def _check(row: DescribedRow, done: TrainingRun) -> None:
         )
 
 
-def _with_defaults(done: TrainingRun, said: list[str]) -> TrainingRun:
+def _with_defaults(done: TrainingRun, assumptions: list[str]) -> TrainingRun:
     degrees = done.degrees
     if done.model.num_layers < degrees.pp:
-        said.append(f"pp={degrees.pp} stages for {done.model.num_layers} layers: some hold none")
+        assumptions.append(
+            f"pp={degrees.pp} stages for {done.model.num_layers} layers: some hold none"
+        )
     if done.num_nodes > 1:
         network = done.node_network
         if network.assumed:
-            said.append(f"{network.words} ({network.source})")
+            assumptions.append(f"{network.words} ({network.source})")
     rest = done.global_batch % (degrees.dp * done.micro_batch)
     if rest:
-        said.append(
+        assumptions.append(
             f"{done.num_microbatches} micro-batches, of which the last holds {rest} of "
             f"{degrees.dp * done.micro_batch} sequences"
         )
-    return replace(done, defaults=tuple(said))
+    return replace(done, defaults=tuple(assumptions))
 
 
 def refuse_idle_options(
     run: PublishedRun, model: Transformer, recompute: str, precision: str
 ) -> None:
-    """Raises InputError for an option of a row that has no effect, since it is probably of another
-    run.
+    """Raises InputError for an option without effect, which probably belongs to another run.
 
     model, recompute, precision  of the run, completed
     """

@@ -9,16 +9,16 @@ from profiles.extras import need_package
 
 
 def need_pyarrow() -> str:
-    """The release of pyarrow; raises InputError, before any work, where it is not installed."""
+    """The version of pyarrow; raises InputError, before any work, if it is not installed."""
     return str(_pyarrow().__version__)
 
 
 def parquet_bytes(table: Table) -> bytes:
-    """The table as one Parquet file: 64-bit integers and floats, UTF-8 texts, null where there is
-    no value.
+    """The table as one Parquet file: 64-bit integers and floats, UTF-8 texts, null for missing
+    values.
 
-    Format 2.6, one row group, Zstandard; nothing in it depends on when or where it was written but
-    the release of pyarrow, which the format names in its footer.
+    Format 2.6, one row group, Zstandard. The bytes depend on the version of pyarrow, which is in
+    the footer, but not on time or place of writing.
     """
     pyarrow = _pyarrow()
     import pyarrow.parquet as parquet

@@ -67,9 +67,9 @@ PLAN_SORTS = {
 
 
 def plan_figures(number: int, row: Row, flags: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The row of a question by its columns; what there is none of is absent or None.
+    """The row of a question as column -> value; missing values are absent or None.
 
-    flags  of the sweep that its command needs too: --prices FILE, --local FILE
+    flags  of the sweep that the row's command needs too: --prices FILE, --local FILE
     """
     question, answer = row.question, row.answer
     work, layouts = question.workload, question.layouts
@@ -124,7 +124,8 @@ def _degrees(of: Titled) -> dict[str, object]:
 
 
 def plan_command(question: Question, more: tuple[str, ...] = ()) -> str:
-    """What asks this question alone and writes its plan file; `more` are further flags."""
+    """The command line for this question alone, which writes its plan file; `more` are further
+    flags."""
     work, layouts = question.workload, question.layouts
     flags: dict[str, object] = {"--on": question.cluster, "--global-batch": work.global_batch}
     if work.counted_in == "tokens":

@@ -45,9 +45,9 @@ def size_figures(
     answer: SizeAnswer | None,
     reason: str,
 ) -> dict[str, Any]:
-    """The row of a question by its columns; what there is none of is None.
+    """The row of a question as column -> value, None for missing values.
 
-    question  None where its flags name nothing that can be asked;  reason  why there is no answer
+    question  None if its flags are invalid;  reason  why there is no answer
     """
     found: dict[str, Any] = {}
     if question is not None and answer is not None:

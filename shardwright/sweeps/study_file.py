@@ -16,7 +16,7 @@
     tokens = ["2T", "15T"]
     deadlines = ["30d", "60d"]
 
-A name that nobody knows is found before anything is solved, with its line.
+Unknown names are reported with their line before anything is solved.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ _NEEDED = ("models", "on")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeGrid:
-    """Every combination of the lists is a question of `shardwright size`; an empty list leaves its
-    flag out.
+    """A grid of requests to `shardwright size`: all combinations of its lists. An empty list omits
+    its flag.
 
     on      types of devices, each entry as --on takes it (`h100-sxm`, `h100-sxm,b200`)
     nodes, devices   counts and ranges (`64`, `16..2048`)
@@ -99,7 +99,7 @@ class SizeGrid:
 
 
 def flags_of(grid: SizeGrid) -> Iterator[SizeFlags]:
-    """The questions of a grid; raises InputError for an entry that its flag does not take."""
+    """The requests of a grid; raises InputError for an entry that its flag does not accept."""
     shared = SizeOptions(**{name: getattr(grid, name) for name in _SHARED})
     for entries in product(*(getattr(grid, name) or (None,) for name in _FLAGS)):
         texts = {
@@ -168,7 +168,7 @@ def read_study(path: Path, *, local: Path | None = None) -> Study:
 
 
 def _unknown_names(file: StudyFile, local: Path | None) -> list[str]:
-    """The entries that name nothing, each with its place."""
+    """Error messages for unknown names, each with its place."""
     faults: list[str] = []
 
     def look(place: str, entries: tuple[object, ...], read: Callable[[str], object]) -> None:
@@ -195,7 +195,7 @@ def _unknown_names(file: StudyFile, local: Path | None) -> list[str]:
 
 @contextmanager
 def _noted(faults: list[str], place: str) -> Iterator[None]:
-    """Adds an error to the faults, with its place."""
+    """Context that adds an error to `faults`, with its place."""
     try:
         yield
     except ShardwrightError as error:

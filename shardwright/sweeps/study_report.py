@@ -22,7 +22,7 @@ _MESH = ("tp", "cp", "ep", "pp", "dp")
 
 
 def study_json(run: StudyRun, sort: str) -> dict[str, Any]:
-    """The same as plain values: counts by status, the best rows of the plans, and the files."""
+    """The report as plain values: counts by status, the best rows of the plans, and the files."""
     return {
         "schema": REPORT_SCHEMA,
         "sorted_by": sort,
@@ -114,7 +114,7 @@ def _sizes(rows: Sequence[dict[str, Any]]) -> RenderableType:
 
 
 def _prices(rows: Sequence[dict[str, Any]]) -> list[RenderableType]:
-    """What the dollars of the rows rest on, each price once."""
+    """The prices behind the rows' dollars, each once."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         usd, price = row.get("usd_per_device_hour"), row.get("price")

@@ -27,16 +27,15 @@ from shardwright.sweeps.worker import SizeVerdict, sizing_job
 PLANS, SIZES = "results", "sizes"
 """The tables of a sweep."""
 COLUMNS_OF = {PLANS: PLAN_TABLE, SIZES: SIZE_TABLE}
-"""Their columns, with units and meanings."""
+"""The columns of each table, with units and meanings."""
 _INTEGERS_OF = {PLANS: PLAN_INTEGERS, SIZES: SIZE_INTEGERS}
-# Plain numbers, whose columns have no unit to tell them from texts.
+# Plain numbers: their columns have no unit, which would distinguish them from texts.
 _COUNTS = ("interruptions",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRequestOfStudy:
-    """A question of `size`; `request` and `job` are None, and `fault` says why, where it cannot be
-    asked."""
+    """A question of `size`; an invalid one has a `fault`, and None as `request` and `job`."""
 
     flags: SizeFlags
     request: SizeRequest | None = None
@@ -48,8 +47,8 @@ class SizeRequestOfStudy:
 class StudyRequests:
     """The questions in the order of the study.
 
-    plans  questions of `plan`; one whose words name nothing is its row, with the reason
-    flags  of the sweep that the command of one question needs too: --prices FILE, --local FILE
+    plans  questions of `plan`; an invalid one is a row with the reason
+    flags  of the sweep that the command of a single question needs too: --prices FILE, --local FILE
     """
 
     plans: tuple[Posed | Row, ...]
@@ -57,12 +56,12 @@ class StudyRequests:
     flags: tuple[str, ...] = ()
 
     def jobs(self) -> tuple[Job, ...]:
-        """What must be solved, each once; kin beside each other, else in the order of the
-        questions."""
+        """The jobs to solve, each once, in the order of the questions, with jobs of a kin
+        together."""
         found: dict[str, Job] = {}
-        for asked in self.plans:
-            if isinstance(asked, Posed):
-                found.setdefault(asked.job.key, asked.job)
+        for entry in self.plans:
+            if isinstance(entry, Posed):
+                found.setdefault(entry.job.key, entry.job)
         for sized in self.sizes:
             if sized.job is not None:
                 found.setdefault(sized.job.key, sized.job)
@@ -76,14 +75,14 @@ class StudyRequests:
     ) -> dict[str, list[dict[str, Any]]]:
         """The rows of every table that has questions, in the order of the study.
 
-        store  has the answers;  faults  by the key of a job why there is none
+        store  has the answers;  faults  key of a job -> reason for having no answer
         """
         plans = [
             plan_figures(number, row, self.flags)
             for number, row in enumerate(plan_rows(self.plans, store, faults), start=1)
         ]
         sizes = [
-            _size_row(number, asked, store, faults) for number, asked in enumerate(self.sizes, 1)
+            _size_row(number, entry, store, faults) for number, entry in enumerate(self.sizes, 1)
         ]
         return {name: rows for name, rows in ((PLANS, plans), (SIZES, sizes)) if rows}
 
@@ -96,18 +95,18 @@ def study_requests(
     prices: Path | None = None,
     alone: bool = True,
 ) -> StudyRequests:
-    """The questions of a study with their content.
+    """The questions of a study with all their inputs.
 
     local   the file of this machine's profile
-    offers  in the place of those that we ship;  prices  the file that they are of
+    offers  instead of the shipped ones;  prices  file of the offers
     alone   plans without runners-up
     """
     poser = Poser(local=local, offers=offers, alone=alone)
-    # The age of prices is told of the newest offer, so that a day makes no other answer.
+    # The age of prices is that of the newest offer, so that answers do not depend on the day.
     today = max(offer.date for offer in (shipped_offers() if offers is None else offers))
     return StudyRequests(
-        plans=tuple(_asked_plan(question, poser) for question in study.plans),
-        sizes=tuple(_asked_size(flags, prices, today) for flags in study.sizes),
+        plans=tuple(_posed_plan(question, poser) for question in study.plans),
+        sizes=tuple(_posed_size(flags, prices, today) for flags in study.sizes),
         flags=(
             *(() if prices is None else ("--prices", str(prices))),
             *(() if local in (None, local_profile()) else ("--local", str(local))),
@@ -115,14 +114,14 @@ def study_requests(
     )
 
 
-def _asked_plan(question: Question, poser: Poser) -> Posed | Row:
+def _posed_plan(question: Question, poser: Poser) -> Posed | Row:
     try:
         return poser.pose(question)
     except ShardwrightError as error:
         return Row(question=question, reason=str(error))
 
 
-def _asked_size(flags: SizeFlags, prices: Path | None, today: str) -> SizeRequestOfStudy:
+def _posed_size(flags: SizeFlags, prices: Path | None, today: str) -> SizeRequestOfStudy:
     flags = replace(flags, options=replace(flags.options, prices=prices))
     try:
         request = size_request(flags, today=today)
@@ -134,19 +133,19 @@ def _asked_size(flags: SizeFlags, prices: Path | None, today: str) -> SizeReques
 def plan_rows(
     plans: tuple[Posed | Row, ...], store: ResultStore, faults: Mapping[str, str]
 ) -> Iterator[Row]:
-    """The questions with their answers, runners-up left out."""
+    """The rows of questions with their answers, without runners-up."""
     read, solved = "", None
-    for asked in plans:
-        if isinstance(asked, Row):
-            yield asked
-        elif asked.job.key in faults:
-            yield Row(question=asked.question, reason=faults[asked.job.key])
+    for entry in plans:
+        if isinstance(entry, Row):
+            yield entry
+        elif entry.job.key in faults:
+            yield Row(question=entry.question, reason=faults[entry.job.key])
         else:
-            # Questions that differ by their price stand beside each other.
-            if asked.job.key != read:
-                read, solved = asked.job.key, _without_runners_up(store.answer(asked.job.key))
+            # Questions that differ only in price are next to each other.
+            if entry.job.key != read:
+                read, solved = entry.job.key, _without_runners_up(store.answer(entry.job.key))
             assert solved is not None  # only answers are stored
-            yield row_of(asked, finished(solved, asked))
+            yield row_of(entry, finished(solved, entry))
 
 
 def _without_runners_up(text: str) -> Any:
@@ -158,20 +157,20 @@ def _without_runners_up(text: str) -> Any:
 
 
 def _size_row(
-    number: int, asked: SizeRequestOfStudy, store: ResultStore, faults: Mapping[str, str]
+    number: int, entry: SizeRequestOfStudy, store: ResultStore, faults: Mapping[str, str]
 ) -> dict[str, Any]:
-    reason, answer = asked.fault, None
-    if asked.job is not None and asked.job.key in faults:
-        reason = faults[asked.job.key]
-    elif asked.job is not None:
-        data = json.loads(store.answer(asked.job.key))
+    reason, answer = entry.fault, None
+    if entry.job is not None and entry.job.key in faults:
+        reason = faults[entry.job.key]
+    elif entry.job is not None:
+        data = json.loads(store.answer(entry.job.key))
         answer = decode(SizeVerdict, data, where="a worker's answer").size
-    question = asked.request.question if asked.request is not None else None
-    return size_figures(number, asked.flags, question, answer, reason)
+    question = entry.request.question if entry.request is not None else None
+    return size_figures(number, entry.flags, question, answer, reason)
 
 
 def table_of(name: str, rows: list[dict[str, Any]]) -> Table:
-    """The rows as one of the tables that readers find."""
+    """A table with these rows, for the result files."""
     columns = COLUMNS_OF[name]
     kinds = {column.name: _kind(name, column) for column in columns}
     return Table(
@@ -184,7 +183,7 @@ def table_of(name: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def dictionary_of(names: list[str]) -> Table:
-    """What the columns of some tables mean, as a table of its own."""
+    """A table with the meaning of every column of the named tables."""
     rows = [(name, c.name, c.unit, c.meaning) for name in names for c in COLUMNS_OF[name]]
     kinds: dict[str, type] = {"in_table": str, "name": str, "unit": str, "meaning": str}
     return Table(name="columns", columns=kinds, rows=rows)
@@ -201,7 +200,7 @@ def _typed(value: Any, kind: type) -> object:
 
 
 def need_sort(name: str) -> None:
-    """Raises UnknownNameError for a name that PLAN_SORTS has not."""
+    """Raises UnknownNameError for a name that is not in PLAN_SORTS."""
     if name not in PLAN_SORTS:
         raise UnknownNameError("column", name, PLAN_SORTS, where="--sort")
 
@@ -209,7 +208,7 @@ def need_sort(name: str) -> None:
 def best_rows(
     rows: Mapping[str, Sequence[dict[str, Any]]], sort: str, count: int
 ) -> list[dict[str, Any]]:
-    """So many rows that have a plan, the best first; of equal ones the first in the study.
+    """The `count` best rows with a plan, best first; ties are broken by the order of the study.
 
     sort  a name of PLAN_SORTS
     """

@@ -5,9 +5,8 @@
     summary.csv        the table of plans;  sizes.csv  the table of sized runs
     *.columns.csv      what the columns of a table mean
 
-They depend on the questions, the code and the data alone: not on the number of workers, on where
-they ran, on how often the sweep was killed, or on the day. What an earlier study left under these
-names is removed.
+The files depend on the questions, the code and the data only: not on the workers, the machine,
+interruptions or the day. Files of an earlier study under these names are removed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ ANSWERED = ("optimal", "feasible")
 
 Rows = dict[str, list[dict[str, Any]]]
 Progress = Callable[[int, int], None]
-"""Called with how many jobs ended so far, and how many there are."""
+"""Called with the number of finished jobs, and of all jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +51,8 @@ class StudyRun:
     """The result of a study.
 
     rows   of every table by its name, in the order of the study
-    jobs   that there were;  known  of them that were solved before
-    files  that were written, by their names in the folder
+    jobs   number of jobs;  known  number of them solved before
+    files  names of the written files
     """
 
     rows: Rows
@@ -63,12 +62,12 @@ class StudyRun:
 
     @property
     def answered(self) -> int:
-        """Questions that have a plan or a run."""
+        """Number of questions with a plan or a run."""
         return sum(row["status"] in ANSWERED for rows in self.rows.values() for row in rows)
 
 
 def run_study(
-    asked: StudyRequests,
+    requests: StudyRequests,
     folder: Path,
     *,
     workers: Workers,
@@ -78,17 +77,17 @@ def run_study(
     sort: str = "step",
     version: str = "",
 ) -> StudyRun:
-    """Solves what the folder does not know yet, and writes its files anew.
+    """Solve the jobs without an answer in the folder, and write all its files.
 
-    parquet  with the tables as Parquet
-    plans    plan files of so many rows, the best by `sort` (plan_columns.PLAN_SORTS)
-    version  what plan files say of the program that wrote them
+    parquet  also write the tables as Parquet
+    plans    number of plan files to write, for the best rows by `sort` (plan_columns.PLAN_SORTS)
+    version  of the program, written to plan files
 
-    Whatever ends it, what was answered is kept. Raises DocumentError for a damaged store, or where
-    the folder cannot be written.
+    Finished answers are kept however the sweep ends. Raises DocumentError for a damaged store, or a
+    folder that cannot be written.
     """
     with closing(ResultStore(folder / STORE, version=code_and_data_version())) as store:
-        jobs = asked.jobs()
+        jobs = requests.jobs()
         known = store.known()
         missing = [job for job in jobs if job.key not in known]
         faults: dict[str, str] = {}
@@ -100,9 +99,9 @@ def run_study(
                     faults[ended.key] = ended.fault
                 done += 1
                 progress(done, len(jobs))
-        rows = asked.rows(store, faults)
+        rows = requests.rows(store, faults)
         files = [*_write_tables(folder, rows, parquet=parquet), STORE]
-        files += _write_plans(asked, store, folder, best_rows(rows, sort, plans), version)
+        files += _write_plans(requests, store, folder, best_rows(rows, sort, plans), version)
         _remove_others(folder, files)
         tables = [table_of(name, found) for name, found in rows.items()]
         store.finish([*tables, dictionary_of(list(rows))])
@@ -123,8 +122,8 @@ def _write_tables(folder: Path, rows: Rows, *, parquet: bool) -> list[str]:
 
 
 def _remove_others(folder: Path, files: Sequence[str]) -> None:
-    """Removes what an earlier study left under names of a sweep, and what a write that was killed
-    left of one (profiles/document.py names them so), and nothing else."""
+    """Remove files of an earlier study, and temporary files of interrupted writes (named by
+    profiles/document.py), but no others."""
     names = [f"{name}.parquet" for name in _CSV]
     names += [f"{stem}{end}" for stem in _CSV.values() for end in (".csv", ".columns.csv")]
     for path in (folder / PLAN_FOLDER).glob("question-*.json"):
@@ -147,7 +146,7 @@ def plan_file_of(row: Mapping[str, Any]) -> str:
 
 
 def _write_plans(
-    asked: StudyRequests,
+    requests: StudyRequests,
     store: ResultStore,
     folder: Path,
     best: Sequence[dict[str, Any]],
@@ -155,7 +154,7 @@ def _write_plans(
 ) -> list[str]:
     files = []
     for row in best:
-        posed = asked.plans[row["question"] - 1]
+        posed = requests.plans[row["question"] - 1]
         assert isinstance(posed, Posed)  # it has a plan
         solved = verdict_of(Reply(key="", text=store.answer(posed.job.key))).found
         assert solved is not None

@@ -22,10 +22,10 @@ WORKER = "shardwright.sweeps.worker:answer_text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingTask:
-    """A question of `size` with the content that its words name.
+    """A question of `size` with all its inputs.
 
     assumed, left_out   as of a SizeRequest
-    version             of the code and data that the asker has (planner/batch/answer_cache.py)
+    version             of the sender's code and data (planner/batch/answer_cache.py)
     """
 
     sizing: SizeQuestion
@@ -36,22 +36,22 @@ class SizingTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeVerdict:
-    """What a worker's text says of a SizingTask: its answer, or why there is none."""
+    """The parsed text of a worker for a SizingTask: its answer, or the reason for having none."""
 
     size: SizeAnswer | None = None
     reason: str = ""
 
 
-def sizing_job(asked: SizeRequest) -> Job:
+def sizing_job(request: SizeRequest) -> Job:
     """The question as text for a worker."""
     task = SizingTask(
-        sizing=asked.question,
-        assumed=asked.assumed,
-        left_out=asked.left_out,
+        sizing=request.question,
+        assumed=request.assumed,
+        left_out=request.left_out,
         version=code_and_data_version(),
     )
     text = to_line(task)
-    question = asked.question
+    question = request.question
     devices = " ".join(choice.device for choice in question.choices)
     stacks = " ".join(stack.name for stack in question.stacks)
     kin = f"{question.name} {devices} {stacks} {question.seq_len}"
@@ -59,9 +59,9 @@ def sizing_job(asked: SizeRequest) -> Job:
 
 
 def answer_text(text: str) -> str:
-    """The answer of a task as JSON, whose `reason` is "" or why there is none. Never raises.
+    """The answer of a task as JSON; its `reason` is "", or why there is no answer. Never raises.
 
-    Of a SizingTask it is a SizeVerdict, else a Verdict (planner/batch/sweep.py).
+    A SizeVerdict for a SizingTask, otherwise a Verdict (planner/batch/sweep.py).
     """
     try:
         data = json.loads(text)

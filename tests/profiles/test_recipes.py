@@ -57,7 +57,7 @@ def test_batches_are_those_that_the_sources_print(key: tuple[str, str, int, int]
     model, device, count, seq_len = key
     row = PublishedRun(row=1, id="r", num_devices=count, seq_len=seq_len)
     said: list[str] = []
-    filled = fill_from_recipe(row, model=model, device=device, said=said)
+    filled = fill_from_recipe(row, model=model, device=device, assumptions=said)
     assert filled.global_batch is not None
     assert filled.global_batch * seq_len == LOGGED_TOKENS[key]
     assert f"global_batch {filled.global_batch}" in said[0]
@@ -74,7 +74,7 @@ def test_recipes_name_known_models_and_devices() -> None:
 
 def test_printed_answers_are_kept() -> None:
     row = PublishedRun(row=1, id="r", num_devices=16, recompute="full", micro_batch=1)
-    filled = fill_from_recipe(row, model="Llama 3 8B", device="tpu-v6e", said=[])
+    filled = fill_from_recipe(row, model="Llama 3 8B", device="tpu-v6e", assumptions=[])
     assert (filled.recompute, filled.micro_batch, filled.global_batch) == ("full", 1, 48)
 
 
@@ -90,7 +90,7 @@ def test_printed_answers_are_kept() -> None:
 )
 def test_another_run_takes_nothing(row: PublishedRun) -> None:
     said: list[str] = []
-    assert fill_from_recipe(row, model="Llama 3 8B", device="tpu-v6e", said=said) == row
+    assert fill_from_recipe(row, model="Llama 3 8B", device="tpu-v6e", assumptions=said) == row
     assert said == []
 
 
@@ -109,8 +109,8 @@ def test_a_batch_must_be_whole_sequences(tmp_path) -> None:
 def test_a_recipe_says_its_network_and_precision_where_the_row_does_not() -> None:
     """BloombergGPT trained on p4d.24xlarge: 400 Gb/s of EFA per instance (arXiv 2303.17564)."""
     row = PublishedRun(row=1, id="r", num_devices=512)
-    filled = fill_from_recipe(row, model="BloombergGPT", device="a100-sxm-40gb", said=[])
+    filled = fill_from_recipe(row, model="BloombergGPT", device="a100-sxm-40gb", assumptions=[])
     assert (filled.precision, filled.inter_node_link) == ("bf16", "EFA 4x100 Gb/s per node")
     printed = PublishedRun(row=1, id="r", num_devices=512, inter_node_link="8x200 Gb/s HDR IB")
-    kept = fill_from_recipe(printed, model="BloombergGPT", device="a100-sxm-40gb", said=[])
+    kept = fill_from_recipe(printed, model="BloombergGPT", device="a100-sxm-40gb", assumptions=[])
     assert kept.inter_node_link == "8x200 Gb/s HDR IB"

@@ -20,8 +20,8 @@ from shardwright.reports.brief.brief_terminal import brief_report
 from shardwright.reports.brief.size_brief import size_brief
 from shardwright.reports.brief.size_charts import cost_parts, waterfall
 from shardwright.reports.terminal_console import console
-from shardwright.requests.sizing.owned import owned_beside
-from shardwright.requests.sizing.owning_beside import owning_beside
+from shardwright.requests.sizing.owned import compare_owned
+from shardwright.requests.sizing.purchase import purchase_of
 from shardwright.requests.sizing.size_flags import size_flags
 from shardwright.requests.sizing.sized import Detail, Sized, SizeSolver
 from simulator.goodput.reliability_inputs import DEFAULT
@@ -128,7 +128,7 @@ def test_a_wrong_storage_price(tmp_path: Path) -> None:
 def test_buying_beside_renting(plain: Sized, tmp_path: Path) -> None:
     path = tmp_path / "owning.toml"
     path.write_text(OWNING)
-    found = owning_beside(read_owning(path), plain)
+    found = purchase_of(read_owning(path), plain)
     best = plain.answer.best
     assert found is not None
     assert best is not None
@@ -172,7 +172,7 @@ def test_a_rent_whose_cheapest_provider_is_below_the_power(plain: Sized, tmp_pat
     rent = replace(best.run.choice.usd_per_hour, low=0.01)
     run = replace(best.run, choice=replace(best.run.choice, usd_per_hour=rent))
     cheap = replace(plain, answer=replace(plain.answer, best=replace(best, run=run)))
-    found = owning_beside(read_owning(path), cheap)
+    found = purchase_of(read_owning(path), cheap)
     assert found.use.high is None
     assert found.use.low <= found.use.value
     assert to_json(encode(found))
@@ -194,13 +194,13 @@ def test_files_of_owning_are_read_before_the_search(tmp_path: Path) -> None:
 def test_owned_devices_in_the_same_job_or_beside_it(plain: Sized) -> None:
     """Eight A100s and eight H100s: a job on each trains on the sum of both; one job on both on more
     than the faster alone, and on no more than the sum."""
-    found = owned_beside("8xa100-sxm-80gb", plain, clock=time.monotonic)
+    found = compare_owned("8xa100-sxm-80gb", plain, clock=time.monotonic)
     assert found is not None
     rented, owned, pair, mixed = found.options
     assert pair.tokens_per_day == pytest.approx(rented.tokens_per_day + owned.tokens_per_day)
     assert rented.tokens_per_day < mixed.tokens_per_day <= pair.tokens_per_day * 1.001
     assert mixed.days < rented.days < owned.days
-    ended = owned_beside("8xa100-sxm-80gb", plain, clock=time.monotonic, limit_s=0.0)
+    ended = compare_owned("8xa100-sxm-80gb", plain, clock=time.monotonic, limit_s=0.0)
     assert ended is not None
     assert ended.options[-1].days is None
 

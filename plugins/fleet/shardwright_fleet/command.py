@@ -20,8 +20,8 @@ from shardwright.console.output import (
     need_room_for,
     note,
     print_json,
+    print_price_notes,
     show,
-    tell_price,
     write_or_print,
 )
 from shardwright.requests.local_paths import answer_cache
@@ -127,6 +127,6 @@ def fleet(
         print_json(data | {"price_notes": told})
     else:
         show(fleet_report(answer))
-        tell_price(told)
+        print_price_notes(told)
     if answer.status == "infeasible":
         raise InfeasibleError("no schedule keeps every hard deadline: " + "; ".join(answer.binds))

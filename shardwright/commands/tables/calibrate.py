@@ -46,11 +46,11 @@ _LEAST_MOVE = 0.01
 
 
 def calibrate(source: Path, output: Path | None, *, force: bool) -> None:
-    """Refit the coefficients on the runs of a table, say what it helped, write the file.
+    """Refit the coefficients on the runs of a table, print the improvement, and write the file.
 
-    Without an output nothing is written. Raises DocumentError for what is no table of runs or
-    holds no run that was timed and can be predicted, MismatchError where runs that were left out
-    are not predicted better than before (unless `force`).
+    Without an output nothing is written. Raises DocumentError for a file that is no table of runs,
+    or has no timed run that can be predicted; MismatchError if left-out runs are not predicted
+    better than before (unless `force`).
     """
     runs, measured_s = timed_runs(source)
     fit_and_write(runs, measured_s, source.name, output, force=force)
@@ -66,13 +66,13 @@ def fit_and_write(
     may_be_one: bool = False,
     given: Mapping[str, float] | None = None,
 ) -> None:
-    """Refit the coefficients on runs, say what it helped, write the file.
+    """Refit the coefficients on runs, print the improvement, and write the file.
 
-    source  what the runs were read from, as the file says it
-    may_be_one  one configuration is enough, though nothing is left to check it on
-    given   coefficients that are known before, by name: the fit begins at them
+    source  origin of the runs, as written in the file
+    may_be_one  accept a single configuration, which leaves no run for checking
+    given   known coefficients by name, where the fit starts
 
-    Raises MismatchError where it does not help (unless `force`).
+    Raises MismatchError if the fit is no improvement (unless `force`).
     """
     shipped = shipped_coefficients()
     known = dict(given or {})
@@ -102,7 +102,7 @@ def fit_and_write(
 
 
 def write_calibration(output: Path | None, made: Calibration) -> None:
-    """Write a calibration where a file is named, and say how it is used."""
+    """Write a calibration if a file is named, and print how to use it."""
     if output is None:
         note(NOTHING_WRITTEN)
         return
@@ -111,7 +111,7 @@ def write_calibration(output: Path | None, made: Calibration) -> None:
 
 
 def timed_runs(source: Path) -> tuple[tuple[TrainingRun, ...], tuple[float, ...]]:
-    """The runs of a table that can be predicted, and their step times; says which are left out."""
+    """The predictable runs of a table, and their step times; prints which are left out."""
     if source.suffix == ".json" or _begins_with_brace(source):
         raise DocumentError(
             f"--from {source}: a run of a traced plan (run.json) is not a table of runs; compare "
@@ -147,7 +147,7 @@ def _begins_with_brace(source: Path) -> bool:
         with source.open("rb") as file:
             return file.read(64).lstrip().startswith(b"{")
     except OSError:
-        return False  # the table's own reader says what is wrong
+        return False  # the table's reader reports the error
 
 
 def not_better(found: Recalibration, source: str, output: Path) -> str:
@@ -167,7 +167,7 @@ def not_better(found: Recalibration, source: str, output: Path) -> str:
 
 
 def calibration_report(found: Recalibration) -> RenderableType:
-    """The coefficients that moved, and how much it helped."""
+    """The changed coefficients and the improvement, as text."""
     moved = [x for x in found.coefficients if abs(x.moved) >= _LEAST_MOVE]
     rows = table("coefficient", ">before", ">after", ">known to*", "meaning")
     for x in sorted(moved, key=lambda x: x.spread_after / x.spread_before):
@@ -205,7 +205,7 @@ def calibration_report(found: Recalibration) -> RenderableType:
 
 
 def calibration_text(made: Calibration) -> str:
-    """The file of a calibration."""
+    """The content of a calibration's file."""
     quoted = made.source.replace("\\", "\\\\").replace('"', '\\"')
     lines = [
         "# Coefficients of described runs, refitted to one cluster's own runs; they take the place",
@@ -235,7 +235,7 @@ def calibration_text(made: Calibration) -> str:
 def explain_row(path: Path, run_id: str, calibration_path: Path | None) -> None:
     """Print every number behind one row's prediction.
 
-    Raises UnknownNameError for an id that the table lacks, UnsupportedRunError for a run that
+    Raises UnknownNameError for an id that is not in the table, UnsupportedRunError for a run that
     cannot be predicted.
     """
     runs = {run.id: run for run in read_runs(path, lenient=True)}

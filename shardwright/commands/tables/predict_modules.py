@@ -37,7 +37,7 @@ COLUMNS = PREDICTED_COLUMNS[:10]
 def predict_module_table(path: Path, output: Path) -> None:
     """Read the table, trace each distinct module, predict each row, write the table; `-` is stdout.
 
-    A row that cannot be predicted says why under `status` and costs no other row its prediction.
+    A row that cannot be predicted has the reason under `status`; other rows are still predicted.
     """
     found = predicted_modules(read_modules(path), folder=path.parent)
     rows = (row_of(prediction)[: len(COLUMNS)] for prediction in found)
@@ -49,7 +49,7 @@ def predict_module_table(path: Path, output: Path) -> None:
 def predicted_modules(rows: Sequence[ModuleRow], *, folder: Path) -> tuple[PredictedRun, ...]:
     """The predictions of rows, in their order.
 
-    folder  of the table: its factories, and those of the current folder, can be imported
+    folder  folder of the table: factories are imported from it and from the current folder
     """
     for place in (os.fspath(folder.resolve()), os.fspath(Path.cwd())):
         if place not in sys.path:

@@ -45,7 +45,7 @@ class PredictedRun:
 
 
 PREDICTED_COLUMNS = tuple(each.name for each in fields(PredictedRun))
-"""Of the table of predictions, in their order."""
+"""Columns of the table of predictions, in order."""
 
 
 _GIB = 2**30
@@ -56,10 +56,10 @@ def predict_table(
 ) -> None:
     """Read the runs, predict each, write the table; `-` is stdout.
 
-    traced       each run's architecture is built and traced, and predicted from what the trace
-                 gives
-    calibration  file of coefficients in the place of the shipped ones
-    A cell that cannot be read costs its own row a prediction, and is said there.
+    traced       build and trace each run's architecture, and predict from the trace
+    calibration  file of coefficients instead of the shipped ones
+
+    A row with an unreadable cell gets no prediction but the reason; other rows are predicted.
     """
     made = None if calibration is None else loaded_calibration(calibration)
     runs = read_runs(path, lenient=True)
@@ -71,7 +71,8 @@ def predict_table(
 
 
 def loaded_calibration(path: Path) -> Calibration:
-    """The calibration of a file, said where it corrects other coefficients than the shipped."""
+    """The calibration in a file, with a note if it was made for other coefficients than the shipped
+    ones."""
     made = read_calibration(path)
     if made.based_on != shipped_hash(shipped_coefficients()):
         note(

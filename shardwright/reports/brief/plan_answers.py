@@ -320,7 +320,7 @@ def exchange_words(prediction: Prediction) -> str:
 
 
 def _backward_ends(prediction: Prediction) -> dict[int, float]:
-    """When each device has done its last backward."""
+    """The end of each device's last backward, in seconds."""
     ends: dict[int, float] = {}
     for event in prediction.events:
         if event.stream == "compute" and event.name != "optimizer":

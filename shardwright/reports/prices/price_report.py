@@ -88,7 +88,7 @@ def offers_report(prices: Sequence[DevicePrice], today: str) -> RenderableType:
 def catalog_report(
     devices: Sequence[CatalogRow], prices: Mapping[str, DevicePrice | None]
 ) -> RenderableType:
-    """The devices that are known; prices  by device, None where none is known."""
+    """The devices of the catalog; prices  by device, None if unknown."""
     rows = table("device", ">bf16 peak", ">memory", ">bandwidth", ">power", ">$/hour", "measured")
     for row in devices:
         price = prices.get(row.name)
@@ -113,7 +113,7 @@ def catalog_report(
 
 
 def device_report(device: Device) -> RenderableType:
-    """Every number of a device with its source and date."""
+    """All numbers of a device with their sources and dates."""
     rows = table("", ">value", "how", "date", "source")
     numbers = [
         ("memory", format_bytes(device.memory_bytes.value), device.memory_bytes),

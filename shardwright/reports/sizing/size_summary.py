@@ -40,7 +40,7 @@ GOAL_WORDS = {
 _NEXT = 3
 _LABEL = 8
 _FEW_DAYS = 2.0
-"""Below these days, times are in hours."""
+"""Number of days below which times are printed in hours."""
 
 
 def size_summary(
@@ -190,7 +190,8 @@ def _better_words(answer: SizeAnswer, other: RunOutlook) -> str:
 
 
 def _little(outlook: RunOutlook) -> str:
-    """That a framework of the comparison has little evidence."""
+    """`little evidence` for a compared framework with few fitted runs on the device, otherwise
+    ""."""
     run = outlook.run
     if not run.choice.preferred or is_supported(run.stack, run.choice.device):
         return ""

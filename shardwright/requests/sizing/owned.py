@@ -36,8 +36,8 @@ class OwnedOption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedBeside:
-    """The ways compared, and one sentence."""
+class OwnedComparison:
+    """The compared ways to use owned devices, and one sentence on them."""
 
     options: tuple[OwnedOption, ...]
     sentence: str
@@ -59,9 +59,9 @@ def owned_cluster(text: str) -> Cluster:
     return get_cluster(f"{nodes}{per_node}x{name}")
 
 
-def owned_beside(
+def compare_owned(
     text: str, sized: Sized, *, clock: Callable[[], float], limit_s: float = _LIMIT_S
-) -> OwnedBeside | None:
+) -> OwnedComparison | None:
     """The run on rented devices only, on owned ones only, a job on each, and one job on both.
 
     Steps are those of the run's framework. `limit_s` limits all searches together. None without an
@@ -104,7 +104,7 @@ def owned_beside(
             )
         )
     options.append(_mixed(sized, owned, solver, alone))
-    return OwnedBeside(
+    return OwnedComparison(
         options=tuple(options),
         sentence=_sentence(options),
         assumptions=(
@@ -170,7 +170,7 @@ def _exchange_s(side: PricedLayout | None) -> float:
 
 
 def _asked(sized: Sized, owned: Cluster, batch: int) -> LayoutQuestion:
-    """The layouts of the run's framework on the owned devices."""
+    """The search problem over the layouts of the run's framework on the owned devices."""
     question, best = sized.question, sized.answer.best
     assert best is not None
     return layout_question_on(question, owned, stack_named(question, best.run.stack), batch)

@@ -169,12 +169,12 @@ class SizeSolver:
         return replace(sized, answer=answer)
 
     def of_best(self) -> SizeSolver:
-        """The same, of answers whose best run alone is needed."""
+        """The same solver with answers of `Detail.BEST`."""
         return replace(self, detail=Detail.BEST, relaxed=False)
 
     def explained(self, sized: Sized) -> Sized:
-        """An answer of `Detail.BEST` in this detail, without the published run; nothing that it
-        holds is solved again."""
+        """An answer of `Detail.BEST` extended to this solver's detail, without the published run;
+        its parts are not solved again."""
         return self._detailed(sized, self._end())
 
     def _detailed(self, sized: Sized, end: float) -> Sized:

@@ -30,13 +30,13 @@ class UseThatPays:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwningBeside:
+class Purchase:
     """Buying the devices of the answer.
 
     purchase_usd  of all, including their network
     years         of depreciation
     usd_per_hour  of a device in continuous use, including power
-    run_usd       of the run at that
+    run_usd       of the run at this rate
     rent_usd      of renting it; None without a price
     use           from which owning is cheaper; None without a price, and if the rent is below the
                   cost of power
@@ -56,7 +56,7 @@ class OwningBeside:
     words: tuple[str, ...]
 
 
-def owning_beside(owning: Owning, sized: Sized) -> OwningBeside | None:
+def purchase_of(owning: Owning, sized: Sized) -> Purchase | None:
     """Ownership costs (docs/prices.md) of the best run; None without an answer."""
     best = sized.answer.best
     if best is None:
@@ -76,7 +76,7 @@ def owning_beside(owning: Owning, sized: Sized) -> OwningBeside | None:
             pass  # The rent is below the power alone: no use pays.
     share = 1.0 + owning.network_share.value
     purchase = owning.purchase_usd
-    return OwningBeside(
+    return Purchase(
         device=run.choice.asked,
         devices=run.devices,
         purchase_usd=Interval(value=purchase.value, low=purchase.low, high=purchase.high).scaled(
