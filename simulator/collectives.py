@@ -1,7 +1,7 @@
 """Seconds of one collective, from the levels of interconnect that its group spans.
 
-A group lies on levels (`Hop`, inner first). Where the innermost was measured (collective_curve),
-its curve gives the part inside a domain; formulas give the rest, and all of it where nothing was:
+A group spans levels (`Hop`, inner first). If the innermost was measured (collective_curve), its
+curve gives the part inside a domain. Formulas give the rest:
 
     all_gather, reduce_scatter   (n - 1) a + (n - 1) / n  S / B
     all_reduce                   the sum of the two, or a tree: 2 log2(n) a + 2 S / B
@@ -18,10 +18,11 @@ counts 2 (n1 - 1 + log2(n2)) hops of a tree and as many of a ring as above (src/
 
 A group that spans several domains of a level (n1 members in each of n2) runs as NCCL's rings do:
 through all members of a domain before leaving it, one ring per network card, so that the n1
-members' links to the outer level carry it together. B is the least over the levels of
+members' links to the outer level share the traffic. B is the least over the levels of
     inner level   its bandwidth x efficiency
     outer level   n1 x bandwidth x efficiency / devices per card that are on / oversubscription
-and `a` of each hop is that of the level that it crosses. With a curve c(n1, bytes per link) inside:
+and `a` of each hop is the latency of the level that it crosses. With a curve c(n1, bytes per link)
+inside:
 
     ring                max(c, bytes / B) + latency of the n2 - 1 hops between domains
                         + (n1 - 1) (n2 - 1) hops inside, which c does not hold
@@ -44,7 +45,7 @@ from profiles.errors import UnknownNameError
 from profiles.hardware.catalogue.link import OPERATIONS
 from profiles.hardware.kernels.collective_curve import ScaledCurves, bus_share
 
-# Peers that NCCL's grouped sends serve beside each other (its p2p schedule, src/enqueue.cc, eight
+# Peers that NCCL's grouped sends serve at the same time (its p2p schedule, src/enqueue.cc, eight
 # per round up to 2.22). That rounds follow each other at one latency each is assumed.
 _PEERS_AT_ONCE = 8
 _BARRIER_BYTES = 4.0
@@ -52,12 +53,12 @@ _BARRIER_BYTES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """One level as a group sees it.
+    """One network level, as used by a group.
 
     members             parts of the group that the level joins in one of its domains
     inside              devices of the group in each part
-    rate_bytes_per_s    that a ring position gets here, all cards of a part together
-    message_bytes_per_s that one message gets
+    rate_bytes_per_s    bandwidth of a ring position here, over all cards of a part
+    message_bytes_per_s bandwidth of one message
     level               0 inside a node, 1 between nodes, 2 and more beyond the nodes' network
     curve               measured times, on the innermost level only
     loaded              devices of the domain that communicate at once, this group's and others'
@@ -76,12 +77,12 @@ class Hop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveTime:
-    """Seconds of a collective, by what it takes them of.
+    """Seconds of a collective by level and cause.
 
-    inner_s   inside nodes, latency in it where it was measured
-    outer_s, far_s   bytes between nodes, and at the slowest level beyond; the levels of one ring
-              are at work at once, so that the slowest binds
-    *_latency_s      of the messages that follow each other on these levels
+    inner_s   inside nodes; measured times include the latency
+    outer_s, far_s   bytes between nodes, and at the slowest level beyond; the levels of a ring work
+                     at the same time, so only the slowest has a time
+    *_latency_s      of consecutive messages on these levels
     """
 
     inner_s: float = 0.0
@@ -93,7 +94,7 @@ class CollectiveTime:
 
     @property
     def total_s(self) -> float:
-        """Seconds of the collective with nothing beside it."""
+        """Seconds of the collective in isolation."""
         latency_s = self.inner_latency_s + self.outer_latency_s + self.far_latency_s
         return max(self.inner_s, self.outer_s, self.far_s) + latency_s
 
@@ -110,7 +111,7 @@ NOTHING = CollectiveTime()
 
 
 def collective(operation: str, size_bytes: float, hops: Sequence[Hop]) -> CollectiveTime:
-    """The time of an operation on a group over its levels; nothing without a level.
+    """The time of an operation on a group over its levels; 0 without levels.
 
     size_bytes  the full buffer, as in profiles.hardware.catalogue.link.LinkPoint
 
@@ -159,8 +160,8 @@ def _send(size: float, hops: Sequence[Hop], curve: ScaledCurves | None) -> Colle
 
 
 def _all_to_all(size: float, hops: Sequence[Hop], curve: ScaledCurves | None) -> CollectiveTime:
-    """Every device sends to all others itself: a level carries each one's part that leaves the
-    domains below."""
+    """The time of an all-to-all, in which every device sends to all others: a level carries the
+    part of each that leaves the domains below."""
     count = math.prod(hop.members for hop in hops)
     seconds = []
     for hop in hops:
@@ -182,7 +183,7 @@ def _all_to_all(size: float, hops: Sequence[Hop], curve: ScaledCurves | None) ->
 
 
 def _inside(operation: str, carried: float, hop: Hop) -> float:
-    """Seconds on the innermost level when each link carries so many bytes."""
+    """Seconds on the innermost level for `carried` bytes per link."""
     curve = hop.curve
     if curve is None:
         return carried / hop.rate_bytes_per_s
@@ -193,8 +194,8 @@ def _inside(operation: str, carried: float, hop: Hop) -> float:
 
 
 def _ring(operation: str, hops: Sequence[Hop]) -> list[float]:
-    """Per level the latency of a ring over all members: each step has that of the level that it
-    crosses; a curve holds the steps of one domain."""
+    """Latency per level of a ring over all members: each step has the latency of the level that it
+    crosses; a curve includes the steps of one domain."""
     outer = math.prod(hop.members for hop in hops)
     found = []
     for hop in hops:
@@ -207,7 +208,7 @@ def _ring(operation: str, hops: Sequence[Hop]) -> list[float]:
 
 
 def _tree(hops: Sequence[Hop]) -> list[float]:
-    """Per level the latency of one way through a tree; a curve holds its domain's."""
+    """Latency per level of one way through a tree; a curve includes that of its domain."""
     return [
         0.0 if hop.curve is not None else math.log2(hop.members) * hop.latency_s for hop in hops
     ]
@@ -216,7 +217,7 @@ def _tree(hops: Sequence[Hop]) -> list[float]:
 def _time(
     hops: Sequence[Hop], seconds: Sequence[float], latency: Sequence[float], passes: float = 1.0
 ) -> CollectiveTime:
-    """The levels of one ring or tree are at work together: the slowest binds."""
+    """The time of a ring or tree whose levels work at the same time: the slowest one counts."""
 
     def of(values: Sequence[float], levels: range, join: Callable[[list[float]], float]) -> float:
         mine = [v for hop, v in zip(hops, values, strict=True) if hop.level in levels]
@@ -234,17 +235,18 @@ def _time(
 
 
 def direct_share(group_size: int, direct_peers: int) -> float:
-    """Share of a device's links that a group uses: all behind a switch, else those to its peers."""
+    """Share of a device's links that a group uses: all with a switch, otherwise those to its
+    peers."""
     return min(1.0, (group_size - 1) / direct_peers) if direct_peers else 1.0
 
 
 def message_share(direct_peers: int, torus_axes: int) -> float:
-    """Share of a device's links between two neighbours: one of a torus's two per axis."""
+    """Share of a device's links between two neighbors: in a torus, one of two links per axis."""
     return 1.0 / (2 * torus_axes) if torus_axes else direct_share(2, direct_peers)
 
 
 def cards_shared(inside: int, sharing: int, domain_size: int, shared_by: int) -> float:
-    """Devices on one card that are on at once: those of `sharing` groups with `inside` members,
+    """Devices that use one card at the same time: those of `sharing` groups with `inside` members,
     spread over the cards of a domain."""
     active = min(inside * sharing, max(domain_size, inside))
     cards = max(1.0, max(domain_size, shared_by) / shared_by)

@@ -1,11 +1,11 @@
-"""Energy and carbon of a run: measured power by utilisation, the site's overhead, the grid.
+"""Energy and carbon of a run: measured power by utilization, the site's overhead, the grid.
 
-A node at full load draws its boards' power and `host_power` on top (hosts, fans, network; the
-device files say where that was measured). At a lower utilisation it draws less:
+A node at full load draws its boards' power plus `host_power` (hosts, fans, network; the device
+files have the sources). At a lower utilization it draws less:
 
     power = full power x (r + (1 - r) x min(1, MFU / MFU at full load))
 
-with r and the rest of profiles/data/energy/power_draw.toml; times PUE for what the site draws.
+with r from profiles/data/energy/power_draw.toml. The site draws PUE times as much.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from profiles.sourced import SourcedRange
 from simulator.values.prediction import Interval
 
 SCOPES = ("site", "node", "board")
-"""What an energy counts: the site with its cooling, the nodes with their network, the boards."""
+"""Scopes of an energy: the site with its cooling, the nodes with their network, the boards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,12 @@ def run_energy(
 ) -> Interval:
     """Kilowatt-hours of a run on devices of one type.
 
-    device  name of the catalogue;  hours  of the run, also those in which it stood still
+    device  name in the catalog;  hours  of the run, including idle ones
     mfu     of the 16-bit peak; None for full load
     pue     None for the shipped one
-    scope   one of SCOPES; published figures are often of the boards alone
+    scope   one of SCOPES; published figures are often for the boards only
 
-    Raises UnknownNameError for a device or a scope that is none, InputError for counts or an MFU
-    below 0.
+    Raises UnknownNameError for an unknown device or scope, InputError for negative counts or MFU.
     """
     time = hours if isinstance(hours, Interval) else Interval(value=hours, low=hours, high=hours)
     if devices < 0 or time.low < 0 or (mfu is not None and mfu < 0):
@@ -67,7 +66,7 @@ def run_energy(
 
 
 def cluster_watts(cluster: Cluster, mfu: float | None = None) -> Interval:
-    """Watts that the site of a cluster draws while it trains, at the published PUE."""
+    """Watts of a cluster's site during training, at the published PUE."""
     groups = [
         (
             group.count * group.devices_per_node,
@@ -84,12 +83,12 @@ def cluster_watts(cluster: Cluster, mfu: float | None = None) -> Interval:
 
 
 def carbon(kwh: Interval, region: str) -> Interval:
-    """Kilograms of CO2 (equivalents, where the source counts them) of an energy from a grid.
+    """Kilograms of CO2 (equivalents, if the source counts them) for an energy from a grid.
 
     region  of profiles/hardware/energy/grid_carbon.py: a country, a zone, a cloud's region, or
-            `world`. The interval holds what other sources say of the same grid.
+            `world`. The interval contains other sources' values for the same grid.
 
-    Raises UnknownNameError.
+    Raises UnknownNameError for an unknown region.
     """
     grid = grid_of(region).kg_per_kwh
     return Interval(

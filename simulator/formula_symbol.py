@@ -1,4 +1,4 @@
-"""`Symbol`: a number with the formula it came from, in words and in numbers.
+"""`Symbol`: a number with its formula, in names and in numbers.
 
 A formula written for numpy arrays is explained by running it on symbols. The value, the words and
 the numbers then come from the same lines of code and cannot disagree:
@@ -8,9 +8,9 @@ the numbers then come from the same lines of code and cannot disagree:
 >>> found.value, found.words, found.numbers
 (3.0, 'max(rate x size, 1)', 'max(2 x 1.5 s, 1)')
 
-Terms that are 0 and factors of 1 are left out; so are factors of 1e-3 and 1e-6, which turn the
-milliseconds and microseconds of a coefficient, printed with their unit, into seconds. A comparison
-gives its truth, and `np.where` the branch that applies.
+Terms of 0 and factors of 1 are left out, and so are factors of 1e-3 and 1e-6, which convert a
+coefficient's milliseconds and microseconds (printed with the unit) to seconds. A comparison returns
+its boolean, and `np.where` the applicable branch.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SILENT = (1.0, 1e-3, 1e-6)
 
 
 class Symbol(NDArrayOperatorsMixin):
-    """One number, its formula in words and the same with numbers.
+    """One number, and its formula with names and with numbers.
 
-    where  definitions of the names that the formula uses: words and numbers of each
+    where  definitions of the names in the formula, each in names and in numbers
     """
 
     __slots__ = ("constant", "numbers", "rank", "value", "where", "words")
@@ -54,14 +54,14 @@ class Symbol(NDArrayOperatorsMixin):
 
     @classmethod
     def of(cls, given: Any) -> Symbol:
-        """A symbol itself; a number, or an array of one, as a constant."""
+        """A symbol unchanged; a number, or an array of one, as a constant."""
         if isinstance(given, Symbol):
             return given
         value = float(np.asarray(given).reshape(-1)[0])
         return cls(value, f"{value:g}", f"{value:g}", constant=True)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **_: Any) -> Any:
-        """The formula one operation further; comparisons are evaluated."""
+        """The formula extended by one operation; comparisons are evaluated."""
         args = [Symbol.of(given) for given in inputs]
         value = ufunc(*(arg.value for arg in args))
         if isinstance(value, np.bool_):
@@ -71,7 +71,7 @@ class Symbol(NDArrayOperatorsMixin):
     def __array_function__(
         self, function: object, types: object, args: tuple[Any, ...], kwargs: object
     ) -> Any:
-        """np.where alone: the branch that applies."""
+        """Only np.where is supported: the applicable branch."""
         if function is not np.where:
             return NotImplemented
         condition, yes, no = args
@@ -79,8 +79,7 @@ class Symbol(NDArrayOperatorsMixin):
 
 
 def named(name: str, value: Array, *, defined: bool = True) -> Array:
-    """The value; in an explanation it is printed by its name and, where `defined`, its formula is
-    added behind."""
+    """The value; an explanation prints it by its name and, with `defined`, adds its formula."""
     if not isinstance(value, Symbol) or value.value == 0.0:
         return value
     formula = (f"{name} = {value.words}", f"{name} = {value.numbers}")
@@ -89,7 +88,8 @@ def named(name: str, value: Array, *, defined: bool = True) -> Array:
 
 
 def rendered_as_one(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """A function of two arrays that an explanation prints by its name and does not look into."""
+    """Decorator: an explanation prints this function of two arrays by its name, without its
+    formula."""
 
     @functools.wraps(function)
     def wrapped(a: Array, b: Array) -> Array:
@@ -132,7 +132,7 @@ def _infix(name: str, a: Symbol, b: Symbol, value: float) -> Symbol:
     for other, dropped in zip((a, b), silent, strict=True):
         if dropped:
             return _made(value, other.words, other.numbers, other.rank, [other])
-    # What follows a minus or a division is bracketed where it is of the same rank.
+    # The operand after a minus or a division is bracketed if it has the same precedence.
     right = rank + (name in ("subtract", "divide"))
     words = f"{_in(a, a.words, rank)} {sign} {_in(b, b.words, right)}"
     return _made(

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 @functools.cache
 def is_on_surfaces(device: str) -> bool:
-    """Whether the kernels of a device, or of a relative of it, were measured."""
+    """Whether the kernels of a device or its relative were measured."""
     if device not in device_names():
         return False
     try:
@@ -37,31 +37,31 @@ def is_on_surfaces(device: str) -> bool:
 
 
 def borrowed_from(device: str) -> str:
-    """The relative whose matmuls stand for the device's own, "" where they were measured."""
+    """The relative whose measured matmuls are used for the device, "" if its own were measured."""
     measured_on = load_surface(device).measured_on
     return "" if measured_on == device else measured_on
 
 
 def flash_2(device: str) -> tuple[str, float]:
-    """(device whose kernels FlashAttention-2 takes on this one, how many times as fast here)."""
+    """(device whose kernel times are used for FlashAttention-2, speed relative to it)."""
     newer = device.startswith(NEWER_THAN_FLASH_2)
     return (FLASH_2_DEVICE, FLASH_2_GAIN) if newer else (device, 1.0)
 
 
 def matmul_half_width(device: str, dtype: str) -> float:
-    """Relative half-width of a 90 % interval: errors of shapes that were left out."""
+    """Relative half-width of a matmul's 90 % interval, from errors of left-out shapes."""
     tables = load_surface(device).tables
     return (tables.get(dtype) or next(iter(tables.values()))).uncertainty
 
 
 def attention_half_width(device: str) -> float:
-    """The same of attention's forward passes."""
+    """Relative half-width of the 90 % interval of attention's forward passes."""
     return max(table.uncertainty for table in load_attention_surface(device).tables.values())
 
 
 def matmul_s(device: str, dtype: str, m: Array, n: Array, k: Array) -> Array:
-    """Seconds of products [m, k] x [k, n]. A data type that the device's surface lacks has the
-    shape of bf16's, at the ratio of the datasheet's peaks (assumed)."""
+    """Seconds of products [m, k] x [k, n]. A data type without a surface has the shape of bf16's,
+    at the ratio of the datasheet's peaks (assumed)."""
     surface = load_surface(device)
     if dtype in surface.tables:
         return surface.time_s(dtype, m, n, k, casts=False)

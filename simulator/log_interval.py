@@ -84,8 +84,8 @@ def _log(larger: float, smaller: float) -> float:
 
 
 _TIE = 0.4
-"""Two predictions are a tie where the second is better with at least this probability (and at most
-one minus it): the model cannot separate them. Assumed."""
+"""Two predictions are a tie if the probability that the second is better is between this value and
+one minus it: the model cannot distinguish them. Assumed."""
 
 
 def is_tie(probability: float | None) -> bool:

@@ -4,10 +4,10 @@
     model FLOPs per token = 6 N + 12 L H Q T
 
 with N parameters, L layers, H heads of size Q and sequences of T tokens (PaLM, arXiv 2204.02311,
-appendix B). The attention counts the full score matrix, also where it is causal; what is computed
-again in the backward does not count. With adapters (LoRA, arXiv 2106.09685) the weights are frozen
-and get no gradients: 4 N, since of the backward only the half that makes gradients of inputs runs;
-the adapters' own FLOPs do not count. The peak is that of the plan's precision.
+appendix B). Attention counts the full score matrix, even if causal; recomputation does not count.
+With adapters (LoRA, arXiv 2106.09685) the weights are frozen and have no gradients, so only the
+input half of the backward runs: 4 N; the adapters' own FLOPs do not count. The peak is that of the
+plan's precision.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def mfu(work_flop: float, step_s: Interval, peak_flop_per_s: float) -> Interval:
 def model_flop_per_token(model: Transformer, seq_len: float, *, adapters: bool = False) -> float:
     """Model FLOPs of forward and backward per token.
 
-    adapters  the model's own weights are frozen
+    adapters  only adapters are trained, the model's own weights are frozen
 
-    N is without the table of embeddings and the experts that a token does not visit. In layers
-    with a window T is the keys that it holds, of documents packed into a sequence their mean length
-    (simulator/training_run/run/training_run.py); arithmetic of a recurrent state does not count.
+    N excludes the embedding table and a token's unused experts. T is the number of keys in layers
+    with a window, and the mean document length for packed documents
+    (simulator/training_run/run/training_run.py). Arithmetic of a recurrent state does not count.
     """
     idle = (model.num_experts - model.top_k) * model.expert_parameters * model.num_expert_layers
     used = model.parameters - idle - model.hidden_size * model.learned_positions
@@ -68,9 +68,8 @@ def model_flop_per_token(model: Transformer, seq_len: float, *, adapters: bool =
 def graph_model_flop(graph: ModelGraph) -> float:
     """Model FLOPs of forward and backward of one micro-batch of a model traced at tp = 1.
 
-    A transformer counts as `model_flop_per_token` says. Any other module counts its own products
-    and convolutions as traced, and its attention by the full score matrix, the backward twice the
-    forward.
+    A transformer is counted by `model_flop_per_token`. Other modules count their traced products
+    and convolutions, and attention with the full score matrix; the backward is twice the forward.
     """
     try:
         found = figures_of_trace(graph)

@@ -23,7 +23,7 @@ from simulator.values.prediction import Interval
 def usd_per_million_tokens(
     tokens_per_s: Interval, num_devices: int, price_usd_per_hour: Sourced | None
 ) -> Interval | None:
-    """Device-hours times the price, per million tokens; None without a price.
+    """US dollars of device-hours per million tokens; None without a price.
 
     The price's own uncertainty widens the interval.
     """
@@ -33,9 +33,9 @@ def usd_per_million_tokens(
 
 
 def usd_per_million(per_s: Interval, devices: Sequence[tuple[int, Sourced]]) -> Interval:
-    """US dollars per million of what is counted `per_s`.
+    """US dollars per million tokens (or samples) at a rate `per_s`.
 
-    devices  how many at which price per hour
+    devices  pairs (number, US dollars per hour)
     """
     low = sum(count * usd.value * max(0.0, 1 - usd.uncertainty) for count, usd in devices)
     value = sum(count * usd.value for count, usd in devices)
@@ -50,7 +50,7 @@ def usd_per_million(per_s: Interval, devices: Sequence[tuple[int, Sourced]]) -> 
 def kwh_per_million_tokens(
     tokens_per_s: Interval, cluster: Cluster, mfu: float | None = None
 ) -> Interval:
-    """What the site draws for a million tokens (simulator/energy.py), idle devices included.
+    """kWh of the site per million tokens (simulator/energy.py), including idle devices.
 
     mfu  of the 16-bit peak; None for full load
     """
@@ -73,8 +73,8 @@ _HOURS_PER_MONTH = 365.0 / 12.0 * 24.0
 class RunStorage:
     """The data that a run stores and sends.
 
-    dataset_bytes   tokens as they are read;  checkpoint_bytes  of one;  checkpoints  kept at a time
-    sent_bytes      that leave the provider at the end
+    dataset_bytes   stored tokens;  checkpoint_bytes  of one;  checkpoints  number kept at a time
+    sent_bytes      leaving the provider at the end
 
     Raises InputError for a negative number.
     """
@@ -92,7 +92,7 @@ class RunStorage:
 
     @property
     def kept_bytes(self) -> float:
-        """At any time of the run."""
+        """Stored bytes at any time of the run."""
         return self.dataset_bytes + self.checkpoints * self.checkpoint_bytes
 
     @property

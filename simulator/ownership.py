@@ -1,16 +1,16 @@
-"""Owning against renting: what an owned device-hour costs, and from which use on it is cheaper.
+"""Owning compared with renting: the cost of an owned device-hour, and the break-even use.
 
-Per hour of the calendar an owned device costs, whether it is used or not,
+Per calendar hour an owned device has the fixed cost
 
     F = purchase (1 + network share - residual share) / (years x 8760)
         + hosting x kW x 12 / 8760 + staff / 8760
 
-and, of power at the price c per kWh, c x kW x PUE while it is used and the part r of that while it
-stands idle (simulator/energy.py). With a use u of its hours an hour that is used costs
+and a cost of power, at the price c per kWh, of c x kW x PUE while used, and r times that while idle
+(simulator/energy.py). If a share u of its hours is used, a used hour costs
 
     (F + c kW PUE (u + r (1 - u))) / u
 
-which meets a rent p at u = (F + c kW PUE r) / (p - c kW PUE (1 - r)).
+which equals a rent p at u = (F + c kW PUE r) / (p - c kW PUE (1 - r)).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ HOURS_PER_YEAR = 8760.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedCost:
-    """US dollars per hour of the calendar of one device.
+    """US dollars per calendar hour of one device.
 
     capital_usd, hosting_usd, staff_usd   used or not;  power_usd  while it is used
-    idle_power_usd   while it stands idle
+    idle_power_usd   while idle
     """
 
     capital_usd: Interval
@@ -43,11 +43,11 @@ class OwnedCost:
 
     @property
     def fixed_usd(self) -> Interval:
-        """What it costs used or not, without power."""
+        """Cost per calendar hour without power, used or not."""
         return total(self.capital_usd, self.hosting_usd, self.staff_usd)
 
     def usd_per_used_hour(self, use: float) -> Interval:
-        """Dollars per hour that it is used, where it is used for the part `use` of the calendar.
+        """Dollars per used hour, if a share `use` of the calendar is used.
 
         Raises InputError for a use that is not above 0 and at most 1.
         """
@@ -59,10 +59,11 @@ class OwnedCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """From which use on an owned device is cheaper than a rented one.
+    """The use above which an owned device is cheaper than a rented one.
 
-    use           part of the calendar; above 1: never, however much it is used
-    device_hours  of use over the years of depreciation; value, low and high belong to those of use
+    use           share of the calendar; above 1: never
+    device_hours  of use over the years of depreciation; value, low and high correspond to those of
+                  `use`
     """
 
     use: Interval
@@ -77,9 +78,9 @@ class BreakEven:
 def owned_cost(
     owning: Owning, device: str, mfu: float | None = None, pue: SourcedRange | None = None
 ) -> OwnedCost:
-    """Costs of an owned device of the catalogue that trains at an MFU (None: full load).
+    """Costs of an owned device of the catalog that trains at an MFU (None: full load).
 
-    Hosting is paid for the power that a node draws at full load, without the site's overhead.
+    Hosting is paid for a node's power at full load, without the site's overhead.
     """
     leased_kw = run_energy(device, 1, 1.0, scope="node")
     used_kw = run_energy(device, 1, 1.0, mfu, pue)
@@ -100,13 +101,13 @@ def owned_cost(
 
 
 def break_even(cost: OwnedCost, rent_usd_per_hour: Interval, years: float) -> BreakEven:
-    """The use from which on owning is cheaper than a rent.
+    """The use above which owning is cheaper than a rent.
 
     rent_usd_per_hour  of a device-hour, with the range of its providers
     years              of depreciation
 
-    The ends pair dear ownership with a cheap rent and the other way round. Raises InputError where
-    the rent is below the power alone, so that no use makes owning cheaper.
+    The ends combine expensive ownership with a cheap rent, and vice versa. Raises InputError if the
+    rent is below the cost of power, so that owning is never cheaper.
     """
     use: dict[str, float] = {}
     for end, of_rent in (("low", "high"), ("value", "value"), ("high", "low")):

@@ -1,4 +1,4 @@
-"""The loss of a model by parameters and tokens, and what a compute budget is best spent on.
+"""The loss of a model by parameters and tokens, and the best use of a compute budget.
 
     L(N, D) = E + A / N^a + B / D^b        N parameters, D tokens, L nats per token
     C = 6 N D                              FLOP
@@ -10,8 +10,9 @@ Least loss at C (Hoffmann et al., arXiv 2203.15556, equation 4), G = (a A / (b B
 E, A, B, a, b are those of Besiroglu et al. (arXiv 2404.10102), who fitted Hoffmann's third approach
 anew to the points of its figure; Hoffmann's own printed values (1.69, 406.4, 410.7, 0.34, 0.28)
 contradict the paper's two other approaches. The points are models of 70 M to 16 B parameters on 5
-to 500 billion tokens of MassiveText; outside the law is an extrapolation (`outside_range`), and on
-other data, tokenizers and architectures (experts above all) its constants are others.
+to 500 billion tokens of MassiveText. Outside of this range the law is an extrapolation
+(`outside_range`), and its constants differ for other data, tokenizers and architectures (above all
+experts).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def predicted_loss(parameters: float, tokens: float) -> float:
 
 
 def optimum_of_compute(work_flop: float) -> ComputeOptimum:
-    """What a budget of FLOP (6 per parameter and token) is best spent on.
+    """The parameters and tokens of least loss for a budget of FLOP (6 per parameter and token).
 
     >>> found = optimum_of_compute(5.76e23)  # Chinchilla's: 70 B on 1.4 T tokens
     >>> round(found.parameters / 1e9), round(found.tokens / 1e12, 1)
@@ -58,7 +59,7 @@ def optimum_of_compute(work_flop: float) -> ComputeOptimum:
 
 
 def optimal_tokens(parameters: float) -> float:
-    """The tokens at which a model of so many parameters is the best use of its compute.
+    """The tokens for which a model with `parameters` parameters is the best use of the compute.
 
     >>> round(optimal_tokens(70e9) / 1e12, 1)
     1.3
@@ -69,7 +70,7 @@ def optimal_tokens(parameters: float) -> float:
 
 
 def outside_range(parameters: float, tokens: float) -> bool:
-    """Whether the law was fitted on no such model."""
+    """Whether the point is outside of the models that the law was fitted on."""
     return not (
         _PARAMETERS[0] <= parameters <= _PARAMETERS[1] and _TOKENS[0] <= tokens <= _TOKENS[1]
     )

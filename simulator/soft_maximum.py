@@ -12,8 +12,8 @@ Array = NDArray[np.float64]
 
 @rendered_as_one
 def larger(a: Array, b: Array) -> Array:
-    """The larger of two times, joined by a 6-norm where they are alike: queues between host and
-    device, and between streams, are not perfect. At most 2^(1/6) = 1.12 of the larger."""
+    """The larger of two times, smoothed by a 6-norm because queues between host and device, and
+    between streams, are imperfect. At most 2^(1/6) = 1.12 times the larger."""
     top = np.maximum(np.maximum(a, b), 1e-30)
     cube = (np.minimum(a, b) / top) ** 3
     return np.asarray(top * (1.0 + cube * cube) ** (1.0 / 6.0))

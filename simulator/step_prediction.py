@@ -1,4 +1,4 @@
-"""`step_prediction`: the one maker of a `Prediction`, from the parts of a step.
+"""`step_prediction`: the only function that makes a `Prediction`, from the parts of a step.
 
 Plans of traced blocks (traced/predict.py) and runs (training_run/explain/run_prediction.py) both
 provide `StepFacts`.
@@ -21,7 +21,7 @@ from simulator.values.prediction import Component, Interval, Part, Prediction, R
 class StepFacts:
     """A priced step.
 
-    step        seconds with their interval;  parts  that add up to it
+    step        seconds with their interval;  parts  which add up to it
     model_flop  model FLOPs of the step;  peak_flop_per_s  of all devices in use together
     counted     tokens or samples of the step;  counted_in  the name of the unit
     ranks, peak, fits   memory of its ranks, the largest peak, and whether all ranks have enough;
@@ -89,9 +89,9 @@ def limit_words(made: Prediction, *, where: str = "", exchange: str = "") -> str
 
 
 def with_energy(made: Prediction, cluster: Cluster, power_mfu: float) -> Prediction:
-    """With the energy of all devices of the cluster, idle ones included.
+    """The prediction with the energy of all devices of the cluster, including idle ones.
 
-    power_mfu  of the 16-bit peak of all of them
+    power_mfu  relative to the 16-bit peak of all devices
     """
     kwh = kwh_per_million_tokens(made.per_s, cluster, power_mfu)
     tokens = made.counted_in == "tokens"
@@ -103,5 +103,6 @@ def with_energy(made: Prediction, cluster: Cluster, power_mfu: float) -> Predict
 
 
 def with_price(made: Prediction, num_devices: int, price: Sourced | None) -> Prediction:
-    """With the dollars of so many devices at a price per device-hour; None for no dollars."""
+    """The prediction with the dollars of `num_devices` devices at a price per device-hour; None for
+    no dollars."""
     return made.with_dollars(usd_per_million_tokens(made.per_s, num_devices, price), price)

@@ -14,8 +14,7 @@ METHOD = f"{MODEL_FLOP}; nothing computed again, no failed runs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeThreshold:
-    """A published threshold; `state` says whether it holds on `date`, `short` all of it in a few
-    words."""
+    """A published threshold; `state` is its legal status on `date`, `short` a summary."""
 
     work_flop: float
     name: str

@@ -76,7 +76,7 @@ def price_block(
 ) -> BlockCost:
     """The block's cost on the tensor-parallel group `devices` (device numbers in the cluster).
 
-    software  that launches the kernels
+    software  software that launches the kernels
 
     A block without an attention submodule treats recompute = attention as none. Raises InputError
     if the device has no rate for the block's data type.
@@ -99,7 +99,7 @@ def price_block(
         own_s = max(0.0, point.forward_s - point.forward_runtime_s)
         recomputed = forward.scaled(share * own_s / point.forward_s if point.forward_s else 0.0)
     if kind is not Recompute.NONE:
-        # Of the forward too: here it is with what the choice costs.
+        # The forward's ops too, here with the cost of the choice.
         recomputed = recomputed.plus(pricer_of(device).checkpoint_s())
     modules = frozenset(op.module for op, _ in again if op.matmul is not None)
     tp_forward, tp_again, tp_backward = _tp_seconds(block, modules, devices, cluster)
@@ -146,18 +146,18 @@ def _op_costs(block: Block, device: Device, software: Software) -> list[tuple[Op
 
 
 def _with_attention(recompute: Recompute, block: Block) -> Recompute:
-    """The kind of recomputation; none in place of that of an attention that the block lacks."""
+    """The kind of recomputation; `none` instead of `attention` if the block has no attention."""
     alone = recompute is Recompute.ATTENTION and not block.attention_module
     return Recompute.NONE if alone else recompute
 
 
 def block_bytes(block: Block, recompute: Recompute) -> BlockBytes:
-    """The block's bytes for a kind of recomputation, as `price_block` has them."""
+    """The block's bytes for a kind of recomputation, as in `price_block`."""
     inputs = float(sum(spec.memory_bytes for spec in block.inputs))
     outputs = float(sum(spec.memory_bytes for spec in block.outputs))
     saved_none = float(block.saved_bytes)
     saved = _saved(block, _with_attention(recompute, block))
-    # While recomputing, the tensors that the forward did not keep are back.
+    # During recomputation, the tensors freed by the forward exist again.
     back = saved_none - saved
     rise = block.forward_peak_bytes - saved_none
     if back:

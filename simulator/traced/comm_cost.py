@@ -1,9 +1,10 @@
 """The time of one collective, or one message, of a group of devices placed on a cluster.
 
-Measured points of the very link come first (a probe's own): time over size as a curve per operation
-and group size. Else the levels that the group spans give it (simulator.collectives): curves
-measured on the same kind of device inside an NVLink or PCI Express domain
-(profiles.hardware.kernels.collective_curve), latency and bandwidth of the link files elsewhere.
+Measured points of the link itself (from a profile) take precedence: a curve of time over size per
+operation and group size. Otherwise the time follows from the levels that the group spans
+(simulator.collectives): curves measured on the same device type inside an NVLink or PCI Express
+domain (profiles.hardware.kernels.collective_curve), latency and bandwidth of the link files
+elsewhere.
 """
 
 from __future__ import annotations

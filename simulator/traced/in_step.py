@@ -2,7 +2,7 @@
 
 Kernel tables are measured one kernel at a time on a cool device. In a step matmuls run back to back
 under the power limit, memory-bound kernels find no cache, and messages share the device with them.
-On accelerators the same coefficients and formulas turn the one into the other as in described runs
+On accelerators, isolated times are converted by the same coefficients and formulas as for layouts
 (simulator/training_run/step: layer_terms.py, step_terms.py):
 
     matmul       larger(matmul x alone, power x work at the data sheet's peak), soft_maximum.py
@@ -10,20 +10,19 @@ On accelerators the same coefficients and formulas turn the one into the other a
                  newer devices as on an A100, 335 / 225 times as fast (Dao, arXiv 2307.08691,
                  section 4.1: up to 335 TFLOP/s on an H100, 225 on an A100)
     others       shares of peak and bandwidth by kind of kernel, fitted on measured steps of
-                 modules; of matmuls too where none were measured on the device (kernel_seconds.py)
-    host         seconds per kernel and per view, which a pass of the device waits for where it is
-                 faster (Host)
-    messages     inner or outer x alone; of sharded parameters and gradients `gather_exposed` of
-                 what fits under the compute
+                 modules; also matmuls, if none were measured on the device (kernel_seconds.py)
+    host         seconds per kernel and per view; a faster device waits for the host (Host)
+    messages     inner or outer x alone; for sharded parameters and gradients, `gather_exposed`
+                 of the part hidden under the compute
 
-and `level` multiplies all. A profiled machine keeps what was measured of it: there blocks are
-measured inside a step, and every coefficient is neutral. Of the 55 bf16 runs of llm-foundry, as
-OPT without biases, traced steps are 5.5 % off in the median, 8.8 % in the mean (2026-11-24); beyond
-8k tokens, where that framework's attention takes longer, up to 33 % too fast.
+and `level` multiplies all. On a profiled machine, blocks are measured inside a step and every
+coefficient is neutral. Traced steps of the 55 bf16 runs of llm-foundry, as OPT without biases, have
+a median error of 5.5 % and a mean error of 8.8 % (2026-11-24); beyond 8k tokens, where that
+framework's attention takes longer, they are up to 33 % too fast.
 
-The kernels' shares and the coefficients of published runs were fitted apart, and agree: of what is
-no matmul and no attention in gpt2, a small and a large Llama the shares give nine tenths of
-what `passes` gave on traced bytes (H100, 2026-11-24).
+The kernels' shares and the coefficients of published runs were fitted separately, and agree: for
+kernels other than matmuls and attention in gpt2, a small and a large Llama, the shares give nine
+tenths of the time of `passes` on traced bytes (H100, 2026-11-24).
 """
 
 from __future__ import annotations

@@ -23,17 +23,17 @@ _TENSOR_CORES_FROM = 1.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelArrays:
-    """[kernels] each; kernel and direction are places in the enumerations `Kernel`, `Direction`.
+    """Arrays [kernels]; kernel and direction index the enumerations `Kernel` and `Direction`.
 
-    half           of 16 bits
+    half           16-bit kernels
     winograd  convolutions that cuDNN's Winograd kernels take: images, 3 x 3 or 5 x 5, no stride and
             no dilation (cuDNN API reference, cudnnConvolutionFwdAlgo_t, ..._WINOGRAD_NONFUSED)
     product_rate   dense peak flop/s of products in the kernel's type; tensor  on tensor cores
     float_rate     peak flop/s of float32 outside them
     bandwidth      bytes/s of the main memory; processors, cache_bytes  of the chip
     emulated       16-bit kernels of a chip without tensor cores
-    slow_sums      the peak is that of sums in float32, half of what the units could (GeForce)
-    architecture   place in ARCHITECTURES, or -1
+    slow_sums      the peak is for sums in float32, half of the units' speed (GeForce)
+    architecture   index in ARCHITECTURES, or -1
     """
 
     kernel: NDArray[np.int64]
@@ -62,15 +62,15 @@ class KernelArrays:
     architecture: NDArray[np.int64]
 
     def of(self, *kernels: Kernel) -> Flags:
-        """Whether the kernel is one of these."""
+        """Whether each kernel is one of these."""
         return np.isin(self.kernel, [_KERNELS[kernel] for kernel in kernels])
 
     def towards(self, direction: Direction) -> Flags:
-        """Whether a product computes this."""
+        """Whether each product computes this direction."""
         return np.asarray(self.direction == _DIRECTIONS[direction])
 
     def taken(self, places: NDArray[np.int64]) -> KernelArrays:
-        """The kernels at these places."""
+        """The kernels with these indices."""
         return KernelArrays(**{x.name: getattr(self, x.name)[places] for x in fields(self)})
 
 

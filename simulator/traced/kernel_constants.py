@@ -38,13 +38,15 @@ class ModuleConstants:
 
     residual       median relative error of the rows fitted on
     families, devices   with whole families, whole devices left out
-    fits           share of rows whose batch fits by the prediction and the next listed one does not
-    held, workspace_mib   memory beyond what is allocated: needed is allocated x held + workspace
-    half_widths    of 90 % intervals, in log: `device` where the fit has the device, `architecture`
-                   where it has another of its architecture, `none` elsewhere, `kernel` of a kernel
-                   of a kind that too few rows have
-    measured_devices   that the fit has
-    kinds          kind of kernel -> rows that spend a twentieth of their kernels' time on it
+    fits           share of rows whose batch is predicted to fit, and the next listed one not to
+    held, workspace_mib   memory in addition to allocated tensors: needed is allocated x held +
+                          workspace
+    half_widths    of 90 % intervals, in log: `device` if the fit has the device, `architecture` if
+                   it has another of its architecture, otherwise `none`; `kernel` for kinds of
+                   kernels with too few rows
+    measured_devices   devices in the fit
+    kinds          kind of kernel -> number of rows with a twentieth or more of their kernels' time
+                   in it
     """
 
     source: str
@@ -70,7 +72,7 @@ def module_constants() -> ModuleConstants:
 
 
 MUCH = 0.05
-"""Share of its kernels' time from which on a step is one of a kind of kernel."""
+"""Least share of a step's kernel time for the step to count for a kind of kernel."""
 _IMAGES = 2  # dimensions
 _JOINED = frozenset(
     (
@@ -86,13 +88,13 @@ _JOINED = frozenset(
     )
 )
 # Steps are 9 % off in the mean when their family is left out, 20 of them together 2 %: that is 40 %
-# of a kernel of a twentieth of their time. Fewer say little of it.
+# of a kernel of a twentieth of their time. Fewer steps are little evidence.
 _ENOUGH_STEPS = 20
 
 
 def kernel_kind(kernel: DeviceKernel) -> str:
-    """What a kernel's constants stand for: its kind, and how a convolution differs from those of
-    images, which libraries run by other algorithms.
+    """The kind of kernel for which constants are fitted. Convolutions that differ from those of
+    images are separate kinds, because libraries use other algorithms.
 
     >>> volumes = DeviceKernel(kernel=Kernel.CONV, dtype="float32", spatial=3, taps=27)
     >>> kernel_kind(volumes)
@@ -119,7 +121,7 @@ def seconds_by_kind(kernels: Iterable[tuple[DeviceKernel, float]]) -> dict[str, 
 
 
 def is_unmeasured(kernel: DeviceKernel, measured: Mapping[str, int], *, compiled: bool) -> bool:
-    """Whether too few steps of the fit have such a kernel.
+    """Whether the fit has too few steps with such a kernel.
 
     measured  kind -> steps of it;  compiled  kernels that only move bytes are joined with others,
               as in no step of the fit

@@ -1,11 +1,11 @@
 """The uncertainty of the sum of many kernels, from the uncertainty of each.
 
 Kernels of one kind are read from one curve or map, so their errors are correlated and add up. Kinds
-are measured independently: their sums are combined by the root of the sum of squares. The machine's
-speed while it was measured is a common error of all kernels, observed by reference kernels
-(`ReferencePoint.spread`). Of 30 different modules on one profiled machine, 29 steps were inside the
-interval in each of two runs in float32, 28 in bfloat16 (two cores, torch 2.13, 2026-11-23); with
-full correlation 30, 29 and 29, in intervals 1.5 to 1.8 times as wide.
+are measured independently, so their sums are combined by the root of the sum of squares. The
+machine's speed during the measurement is a common error of all kernels, estimated from reference
+kernels (`ReferencePoint.spread`). Of 30 different modules on one profiled machine, 29 steps were
+inside the interval in each of two runs in float32, 28 in bfloat16 (two cores, torch 2.13,
+2026-11-23); with full correlation 30, 29 and 29, in intervals 1.5 to 1.8 times as wide.
 """
 
 from __future__ import annotations

@@ -5,23 +5,22 @@
                 of strides and of kernels larger than 5 x 5
     others      bytes / (bandwidth x share) + work / float32 peak (of a scan over the tokens)
 
-and each kernel that does work begins `start` after the one before it. A convolution is the product
-that it equals (implicit GEMM: Chetlur et al., cuDNN, arXiv 1410.0759). `small` is what a product
-[m, k] x [k, n] loses at its edges and in filling the chip,
+and each kernel with work begins `start` after the previous one. A convolution is priced as the
+equivalent product (implicit GEMM: Chetlur et al., cuDNN, arXiv 1410.0759). `small` is the loss of a
+product [m, k] x [k, n] at its edges and in filling the chip,
 
     (1 + n0 / n) (1 + k0 / k) (1 + m0 / m) (1 + fill x processors / parts)
 
-parts of 64 x 64 outputs and at most 1024 summands. Outside tensor cores, convolutions that
-Winograd's algorithm does not take (strided, dilated, of volumes) reach `direct` of what the others
-reach, which it saves products (Lavin and Gray, arXiv 1509.09308). Tensor cores read channels
-innermost: with channels first a convolution's tensors are reordered before and after it. What lies
-in the last-level cache is not read from memory: cached x cache / (cache + bytes) of the bytes.
-`architecture.*` is what an architecture's kernels reach of its datasheet, a factor to the shares.
-All shares are in profiles/data/calibration/module_steps.toml, fitted on measured steps: none was
-measured kernel by kernel.
+with parts of 64 x 64 outputs and at most 1024 summands. Without tensor cores, Winograd's algorithm
+saves products (Lavin and Gray, arXiv 1509.09308); convolutions that it does not support (strided,
+dilated, of volumes) reach `direct` of the others' speed. Tensor cores read channels innermost, so
+with channels first a convolution's tensors are reordered before and after it. The share cached x
+cache / (cache + bytes) is in the last-level cache and not read from memory. `architecture.*` is a
+factor on the shares for an architecture's kernels. All shares are in
+profiles/data/calibration/module_steps.toml, fitted on measured steps, not on single kernels.
 
-`kernels_costs` is the cost of what ops start, with the interval of the steps that were left out
-of the fit, all kernels too fast or too slow together.
+`kernels_costs` gives the cost of the kernels of ops, with the interval of left-out steps; errors of
+all kernels are fully correlated.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _BY_PASS = (Kernel.ROW_NORM, Kernel.POOL, Kernel.RESIZE)
 
 
 KernelGroups = Mapping[Kernel, tuple[NDArray[np.int64], KernelArrays]]
-"""Kernels that one formula prices: their places among all, and they."""
+"""Kernels priced by one formula: their indices among all, and the kernels."""
 
 
 def grouped(kernels: KernelArrays) -> KernelGroups:
@@ -68,7 +67,7 @@ def grouped(kernels: KernelArrays) -> KernelGroups:
 
 
 def kernel_seconds(kernels: KernelGroups, values: Values) -> Array:
-    """[kernels] seconds of one run of each, in their order."""
+    """[kernels] seconds of one run of each."""
     seconds = np.zeros(sum(len(places) for places, _ in kernels.values()))
     for kernel, (places, group) in kernels.items():
         seconds[places] = group_seconds(kernel, group, values)
@@ -76,7 +75,7 @@ def kernel_seconds(kernels: KernelGroups, values: Values) -> Array:
 
 
 def group_seconds(kernel: Kernel, x: KernelArrays, values: Values) -> Array:
-    """Seconds of one run of each kernel of a group."""
+    """[kernels] seconds of one run of each kernel of a group."""
     return _formula(kernel)(kernel, x, values) + values["start_us"] * 1e-6
 
 
@@ -208,7 +207,7 @@ def _moving_s(kernel: Kernel, x: KernelArrays, values: Values) -> Array:
     moved_s = _moved_s(x, values)
     if kernel in _BY_PASS:
         return moved_s / _by_pass(x, values, f"bytes.{_name(kernel)}")
-    # Nothing is read faster than memory gives it: what lies in the cache is counted there.
+    # Bytes are read at most at the memory's speed; those in the cache are counted there.
     return moved_s / min(1.0, values[f"bytes.{_name(kernel)}"]) + x.flop / x.float_rate
 
 

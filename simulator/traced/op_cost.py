@@ -105,7 +105,7 @@ class OpPricer:
         if cost is None:
             cost = self._price(op, moved)
             if op.kind is not OpKind.VIEW:
-                # What autograd adds on the host, which a CPU's op waits for.
+                # Host time of autograd, which is part of a CPU's op.
                 cost = cost.plus(self._host.get(("op", str(op.phase)), 0.0))
             self._known[key] = cost
         return cost

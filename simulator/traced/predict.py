@@ -39,7 +39,7 @@ from simulator.values.prediction import (
 )
 from simulator.values.timeline_events import timeline_events
 
-# Half-width of the 90 % interval of the peak: what a caching allocator rounds and keeps is not
+# Half-width of the 90 % interval of the peak: a caching allocator's rounding and cache are not
 # modelled (torch's CUDACachingAllocator rounds to 512 B and splits blocks; assumed).
 _MEMORY_WIDTH = 0.05
 
@@ -68,7 +68,7 @@ def predict(
     exchange, optimizer). If replicas differ, the exchange waits for the last of those with the same
     blocks (priced_replica.py). The components are that rank's time and add up to the step: work,
     the excess over the mean of ranks with the same work (slowest_rank.py), communication inside
-    blocks, idle time in the pipeline (bubble: what remains if sends take no time; pipeline
+    blocks, idle time in the pipeline (bubble: the idle time without send times; pipeline
     communication: the rest), and the tail. The ends of the interval are the step with every stage,
     message and tail at its own end; kernel_errors.py combines the errors of a stage's kernels.
 
@@ -281,7 +281,7 @@ def _sources(replicas: Sequence[PricedReplica]) -> tuple[SourceTag, ...]:
 
 
 SHARED_SUMS = "sums of shared weights' gradients"
-"""What `data_parallel_communication` is where there are no replicas: stages share weights."""
+"""Name of `data_parallel_communication` without replicas: gradients of weights shared by stages."""
 
 
 def _limit(plan: Plan, made: Prediction, replica: Plan, critical: int) -> str:

@@ -34,9 +34,9 @@ class PricedReplica:
     """One replica of a plan whose replicas are alike.
 
     blocks, costs  of every virtual stage;  tails  of every pipeline rank
-    sends          of crossing the cut before each stage; None where both sides are one rank
-    timelines      with every cost at one end of its interval (`value`, `low`, `high`), and with
-                   messages that take no time (`free`)
+    sends          over the cut before each stage; None if both sides are one rank
+    timelines      with all costs at one end of their intervals (`value`, `low`, `high`), and with
+                   instantaneous messages (`free`)
     """
 
     plan: Plan
@@ -47,15 +47,15 @@ class PricedReplica:
     timelines: dict[str, Timeline]
 
     def backward_ends_s(self, end: str) -> list[float]:
-        """When each pipeline rank has done its last action."""
+        """[ranks] seconds until each pipeline rank has finished its last action."""
         return [self.timelines[end].rank_end_s(rank) for rank in range(self.plan.degrees.pp)]
 
 
 def price_replica(
     plan: Plan, graph: ModelGraph, cluster: Cluster, stack: ExecutorStates
 ) -> PricedReplica:
-    """A replica of a plan whose replicas are alike; graph  of its micro-batch and tp, in its
-    order."""
+    """A replica of a plan with equal replicas. `graph` has the plan's micro-batch, tp and order of
+    blocks."""
     stages, degrees = range(len(plan.stages)), plan.degrees
     groups = [data_group(plan, rank, cluster, stack) for rank in range(degrees.pp)]
     blocks = [_stage_blocks(plan, s, graph, cluster, stack.software) for s in stages]
@@ -102,7 +102,7 @@ def _stage_blocks(
 
 
 def _tail(plan: Plan, rank: int, graph: ModelGraph, group: DataGroup, backward_s: float) -> Tail:
-    """A rank's tail; of an exchange during the backward, only the exposed part."""
+    """A rank's tail; of an exchange during the backward, only the exposed part counts."""
     tail = tail_of(plan, rank, graph, group)
     if not group.stack.overlapped:
         return tail
@@ -183,14 +183,14 @@ def exchange(
     first_parts: Sequence[Sequence[int]],
     reduce_s: Sequence[float],
 ) -> list[list[float]]:
-    """[replicas][stages] when each rank has exchanged all of its gradients.
+    """[replicas][stages] seconds until each rank has exchanged all its gradients.
 
     backward_ends_s  [replicas][stages] end of the last backward
-    first_parts      [replicas][stages] the first part of the model that a stage holds
+    first_parts      [replicas][stages] index of the first part of the model in each stage
     reduce_s         [parts] seconds to reduce each over all replicas
 
-    The parts are reduced from the model's end to its beginning, the order in which backwards end;
-    a rank that holds several reduces one after another.
+    Parts are reduced from the model's end to its beginning, the order in which backwards end. A
+    rank with several parts reduces them in turn.
     """
     free = [list(row) for row in backward_ends_s]
     for part in reversed(range(len(reduce_s))):

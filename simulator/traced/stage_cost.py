@@ -28,7 +28,7 @@ class StageCost:
     gather_s   part of forward and backward: exposed gathering of sharded parameters (ZeRO-3)
     runtime_s  part of forward and backward: pipeline runtime
     weight_s   part of backward: W, if the schedule splits it
-    slowest    factor on all of it for the slowest of the plan's ranks
+    slowest    factor on all times for the slowest of the plan's ranks
     """
 
     forward: Interval
@@ -43,9 +43,9 @@ class StageCost:
 
 
 def stage_cost(blocks: list[BlockCost], group: DataGroup) -> StageCost:
-    """The cost of a stage of these blocks, without its weights' gradients apart (`weight_s` is 0).
+    """The cost of a stage of these blocks, without separate weight gradients (`weight_s` is 0).
 
-    group  its replicas
+    group  replicas of the stage
     """
     gather = sum(gather_seconds(b, group) for b in blocks)
     copies = [copy_seconds(b, group) for b in blocks]
@@ -70,12 +70,12 @@ def stage_cost(blocks: list[BlockCost], group: DataGroup) -> StageCost:
 
 
 def gather_seconds(block: BlockCost, group: DataGroup) -> float:
-    """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for
-    the sums of its sharded gradients, which frozen ones have none of.
+    """Exposed seconds per micro-batch in which a block waits for its sharded parameters and for the
+    sums of its sharded gradients.
 
     ZeRO-3 gathers twice per micro-batch, ZeRO-2 without a pipeline once. A stack that prefetches
-    hides a part of what fits under the block's own work (in_step.exposed_seconds). Shards that are
-    in host memory are copied up before each gather, and down after each sum (host_offload.py).
+    hides part of them under the block's own work (in_step.exposed_seconds). Shards in host memory
+    are copied to the device before each gather, and back after each sum (host_offload.py).
     """
     if group.gathers == 0:
         return 0.0
@@ -105,20 +105,20 @@ def gather_seconds(block: BlockCost, group: DataGroup) -> float:
 
 
 def copy_seconds(block: BlockCost, group: DataGroup) -> tuple[float, float]:
-    """Seconds per micro-batch of mixed precision's passes over a block's parameters that its
-    backward does not already contain, in its forward and in its backward; CPU only, which hides
-    none. Its backward has the sum of gradients in the computing type, as many bytes as one cast.
-    Frozen parameters are cast where they are sharded, and have no gradients.
+    """Seconds per micro-batch, in forward and backward, of mixed precision's passes over a block's
+    parameters that are not part of its backward; CPU only, which hides none. The backward already
+    has the sum of gradients in the compute type, as many bytes as one cast. Frozen parameters are
+    cast if sharded, and have no gradients.
 
-    Where FSDP2 shards them, before the forward the weights are cast, gathered and taken apart,
-    after the backward the gradients are cast into one tensor, summed and divided (torch 2.13,
-    torch/distributed/fsdp/_fully_shard). With the copies' bandwidth of the profile, a unit of 2
-    to 8 million parameters is predicted within a third (one core, 2026-11-22). Weights that stay
-    cast through a step cost 0: their copies once per step were not measured.
+    With FSDP2, weights are cast, gathered and split before the forward; after the backward,
+    gradients are cast into one tensor, summed and divided (torch 2.13,
+    torch/distributed/fsdp/_fully_shard). With the profile's copy bandwidth, the error for a unit of
+    2 to 8 million parameters is below a third (one core, 2026-11-22). Weights that stay cast during
+    a step cost 0: their copies once per step were not measured.
 
-    Where no parameter is sharded, the gradients of all micro-batches but the first are added to
-    sums in the gradients' type, which are read too (executor/working_copies.py); blocks that were
-    measured in a pipeline have that in their times.
+    Without sharding, the gradients of all micro-batches but the first are added to sums in the
+    gradients' type, which are read too (executor/working_copies.py); times of blocks measured in a
+    pipeline include this.
     """
     sizes, device = group.sizes, group.device
     if device.type != "cpu" or not sizes.working_copy_bytes or not block.parameter_count:
@@ -142,13 +142,13 @@ def copy_seconds(block: BlockCost, group: DataGroup) -> tuple[float, float]:
 
 
 def missing_overhead(blocks: Sequence[BlockCost], group: DataGroup) -> ActionOverhead:
-    """Overhead of a stage's actions that its blocks do not carry.
+    """Overhead of a stage's actions that is not in its blocks' times.
 
-    Blocks are measured with one stage per rank, and carry equal shares of its actions' overhead. A
-    rank of vpp stages has vpp times the actions with the same blocks: a vpp-th is in each's. Blocks
-    that were not measured carry nothing of what was measured of the device's actions or, without a
-    pipeline, of its steps; every micro-batch has its share of what is once per step. On an
-    accelerator without such measurements it is our executor's work per micro-batch
+    Blocks are measured with one stage per rank, and include equal shares of its actions' overhead.
+    A rank with vpp stages has vpp times the actions for the same blocks, so each action's blocks
+    include 1 / vpp of its overhead. Blocks that were not measured include none of the measured
+    overhead of actions or, without a pipeline, of steps, which is divided over the micro-batches.
+    On an accelerator without such measurements, the overhead is our executor's work per micro-batch
     (`microbatch_ms`).
     """
     measured, pp = group.device.measurements, group.degrees.pp
@@ -181,7 +181,7 @@ def missing_overhead(blocks: Sequence[BlockCost], group: DataGroup) -> ActionOve
 
 
 def _total(blocks: list[BlockCost], of: str, joint: tuple[float, float], more_s: float) -> Interval:
-    """Sum of the blocks' passes and of communication. joint  as `joint_share` gives it"""
+    """Sum of the blocks' passes and of communication; joint  result of `joint_share`"""
     parts: list[Interval] = [getattr(block, of) for block in blocks]
     ends = [joint if block.by_kind else (1.0, 1.0) for block in blocks]
     value = sum(part.value for part in parts)

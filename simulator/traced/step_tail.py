@@ -41,15 +41,15 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tie:
-    """A trained parameter that several pipeline ranks hold: its elements, as they are dealt to
-    replicas, the first device of each of them."""
+    """A trained parameter on several pipeline ranks: its elements, their number of shards, and the
+    first device of each rank."""
 
     elements: int
     devices: tuple[int, ...]
 
 
 def ties_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> tuple[Tie, ...]:
-    """What a pipeline rank shares with others, which sum its gradients."""
+    """The parameters that a pipeline rank shares with others, whose gradients are summed."""
     degrees = plan.degrees
     if degrees.pp == 1 or not any(p.tied_to for kind in graph.kinds for p in kind.parameters):
         return ()
@@ -76,9 +76,9 @@ def stages_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> list[tuple[BlockRe
 
 
 def price_tie(tie: Tie, group: DataGroup) -> Cost:
-    """The sum of a tied parameter's gradients over the ranks that hold it, each a share of it where
-    replicas shard gradients (executor/rank.py, `_sum_tied_gradients`); offloaded ones are copied up
-    and down."""
+    """The cost of summing a tied parameter's gradients over its ranks; each sums a share if
+    replicas shard gradients (executor/rank.py, `_sum_tied_gradients`). Offloaded gradients are
+    copied to the device and back."""
     shards = group.degrees.shard_replicas if group.sharded else 1
     size = tie.elements * group.sizes.gradient_bytes / shards
     cost = _exchange(replace(group, devices=tie.devices), "all_reduce", size)
@@ -88,9 +88,9 @@ def price_tie(tie: Tie, group: DataGroup) -> Cost:
 
 
 def price_shared(elements: int, group: DataGroup) -> Cost:
-    """The sum over tp of the gradients of whole parameters that each of its ranks applies to a
-    share of features or tokens (executor/parallelize.py, `sum_shared_gradients`), of which a rank
-    has a share where replicas shard gradients."""
+    """The cost of summing over tp the gradients of whole parameters that each rank applies to a
+    share of features or tokens (executor/parallelize.py, `sum_shared_gradients`); each rank sums a
+    share if replicas shard gradients."""
     shards = group.degrees.shard_replicas if group.sharded else 1
     first = group.devices[0]
     ranks = tuple(range(first, first + group.degrees.tp))
@@ -99,17 +99,15 @@ def price_shared(elements: int, group: DataGroup) -> Cost:
 
 
 def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
-    """The tail of a rank that holds these parameters; `ties` are what it shares with other pipeline
-    ranks.
+    """The tail of a rank with these parameters; `ties` are shared with other pipeline ranks.
 
-    Gradients are sent in the last backward, and priced behind it. ZeRO 0: all-reduce. 1, and 2 and
-    3 under a pipeline: reduce-scatter, and but for 3 one gather of the parameters for the next
-    step, frozen ones among them. Without a pipeline 2 and 3 sum gradients in each backward
-    (stage_cost.gather_seconds). With the optimizer goes what each step takes whatever its size
-    (`step_ms`). On a CPU nothing hides what the executor does one after the other: buckets are put
-    together, summed, divided and copied back, and under mixed precision the copies to compute with
-    are made anew of trained weights that no replica shards. An optimizer in host memory has the
-    copies of shards that are made once per step in its time (host_offload.py).
+    Gradients are sent in the last backward, but priced after it. ZeRO 0: all-reduce. ZeRO 1, and 2
+    and 3 in a pipeline: reduce-scatter and, except for 3, one gather of all parameters (including
+    frozen ones) for the next step. Without a pipeline, 2 and 3 sum gradients in each backward
+    (stage_cost.gather_seconds). The optimizer's time includes the constant time of a step
+    (`step_ms`). On a CPU nothing overlaps: buckets are filled, summed, divided and copied back, and
+    under mixed precision the compute copies of unsharded trained weights are updated. An optimizer
+    in host memory includes the copies of shards once per step (host_offload.py).
     """
     n = float(sum(held.trained))
     sizes, device, stack = group.sizes, group.device, group.stack
@@ -158,7 +156,7 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
 
 
 def _host_update(elements: float, group: DataGroup) -> Cost:
-    """The optimizer in host memory, on a shard of so many elements, with each step's own work."""
+    """The cost of an optimizer in host memory on a shard of `elements`, including constant work."""
     host = host_of(group.device.name)
     sums = group.num_microbatches if group.gathers and not group.pipelined else 0
     copies = (not group.gathers) + (not sums)
@@ -189,15 +187,16 @@ def _in_turn(costs: Sequence[Cost]) -> Cost:
 
 
 def exchange_buckets(total_bytes: float) -> list[tuple[float, int]]:
-    """Sizes of the pieces in which so many bytes are exchanged, and how many of each."""
+    """Sizes of the buckets for an exchange of `total_bytes`, with the number of each."""
     full, rest = divmod(total_bytes, GRADIENT_BUCKET_BYTES)
     found = [(float(GRADIENT_BUCKET_BYTES), int(full)), (rest, 1)]
     return [(size, count) for size, count in found if size and count]
 
 
 def _moved(size: float, device: Device, *families: str) -> list[Cost]:
-    """Passes over a bucket: tensors into one, its division by the number of replicas, and back.
-    By family: those are measured far beyond the caches, single ops (`cat`, `copy_`) within them."""
+    """The cost of passes over a bucket: filling it, dividing by the number of replicas, and copying
+    back. Curves of op families are used, since they are measured far beyond the caches, unlike
+    single ops (`cat`, `copy_`)."""
     return [moved_cost(family, 2 * size, device) for family in families]
 
 

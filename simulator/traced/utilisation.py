@@ -1,18 +1,18 @@
 """Utilisation: the share of the speed of light that a kernel reaches, between measured shapes.
 
-A measured kernel of shape x took t seconds where the device's rates allow t_min; u = t_min / t. At
-another shape log u is a trend, a quadratic in the log sizes (least squares over all points), plus
-what the trend misses at the nearest points, weighted by the inverse square of their distance
-(Shepard 1968, Proc. 23rd ACM Nat. Conf., p. 517, over near points only). Exact at the points; kept
-between the least and the largest measured u; outside the box of the points the shape is moved to
-the box's edge, so that u is held there. Fewer points have a linear trend, few their mean. No
-interval reaches further than a factor of two beyond the least and the largest measured u.
+A measured kernel of shape x took t seconds, of which the device's rates require t_min; u = t_min /
+t. At another shape, log u is a trend, a quadratic in the log sizes (least squares over all points),
+plus the residuals of the trend at the nearest points, weighted by the inverse square of their
+distance (Shepard 1968, Proc. 23rd ACM Nat. Conf., p. 517, over near points only). It is exact at
+the points, and limited to the range of measured u. A shape outside of the box of points is moved to
+its edge. With fewer points the trend is linear, with few it is their mean. Intervals extend at most
+a factor of two beyond the range of measured u.
 
 On 600 of 17,871 published H100 matmuls, from 400 others (github.com/ai-dynamo/aiconfigurator,
 gemm_perf, m >= 256, read 2026-11-21): median error 5.7 %, 90 % quantile 16 %; without the trend
 6.2 % and 23 %.
 
-The speed of light of an op is what the device's peak rate and memory bandwidth allow.
+The speed of light of an op is its least time by the device's peak rate and memory bandwidth.
 
 Roofline: Williams, Waterman and Patterson, CACM 52(4), 2009. A matmul of b products [m, k] x [k, n]
 works 2 b m n k flop and moves b (m k + k n + m n) elements; attention works 4 b h s_q s_kv d flop
@@ -59,8 +59,8 @@ class SpeedOfLight:
     def rate(self, dtype: str) -> float:
         """Dense peak flop/s for a data type.
 
-        A type without a rate of its own (an fp32 product inside a bf16 model on a device that lists
-        none) runs at the slowest rate that there is.
+        A type without a rate (an fp32 product inside a bf16 model on a device that lists none) runs
+        at the slowest rate of the device.
         """
         peaks = self.device.peak_flop_per_s
         for name in (dtype, twin_type(dtype)):
@@ -104,7 +104,7 @@ class Utilisation:
     """log u of a kernel, and the half-width of its 90 % interval in log u.
 
     method  `measured`, `interpolated`, or `assumed` outside the measured shapes
-    source  of the number, "" where it is the device's own measurement
+    source  of the number, "" for the device's own measurement
     """
 
     log_value: float
@@ -143,7 +143,7 @@ class UtilisationMap:
         self.error = self._left_out_error(terms)
 
     def at(self, shape: Sequence[float]) -> Utilisation:
-        """The utilisation at `shape` (all above 0)."""
+        """The utilization at `shape` (all sizes above 0)."""
         asked: Array = np.log(np.asarray(shape, dtype=float))
         held = np.clip(asked, *self._box)
         outside = float(np.abs(asked - held).max())
@@ -160,11 +160,11 @@ class UtilisationMap:
         return Utilisation(log_value=value, log_half_width=self.error, method="interpolated")
 
     def _left_out_error(self, terms: Array) -> float:
-        """The conformal 90 % quantile of the errors in log u at points that are left out.
+        """The conformal 90 % quantile of the errors in log u at left-out points.
 
         Leaving a point out of the trend moves the trend's residual by 1 / (1 - leverage) (Allen's
-        PRESS, Technometrics 16(1), 1974); what is read is kept in range as in `at`. With fewer than
-        three points nothing is known: a factor of two.
+        PRESS, Technometrics 16(1), 1974); values are limited to the range as in `at`. With fewer
+        than three points: a factor of two.
         """
         count = len(self._values)
         if count < 3:
@@ -225,10 +225,10 @@ DEFAULT_MEMORY = _assumed(
     0.8, 0.35, "assumed: below the 0.9 of peak that BabelStream reaches (Deakin et al. 2016)"
 )
 # Between two of those eight devices the utilisation of one shape differs by this much in log at the
-# 90 % quantile (median over the 28 pairs): what borrowing adds to an interval.
+# 90 % quantile (median over the 28 pairs): widening of an interval by borrowing.
 BORROWED_LOG_HALF_WIDTH = 0.23
-# Assumed: what it adds where one kernel stands for another (a matmul for the convolution that it
-# equals, a forward for its backward, one data type for another).
+# Assumed: widening if one kernel is used for another (a matmul for the convolution that it equals,
+# a forward for its backward, one data type for another).
 SUBSTITUTE_LOG_HALF_WIDTH = 0.3
 
 _REDUCTIONS = ("norm", "softmax", "sum", "mean", "max", "min", "loss", "var", "prod", "cumsum")
@@ -252,7 +252,7 @@ Axes = tuple[float, ...]
 
 
 def matmul_maps(points: Iterable[MatmulPoint], light: SpeedOfLight) -> dict[str, UtilisationMap]:
-    """By data type, over batch, m, n and k."""
+    """Data type -> map over batch, m, n and k."""
 
     def light_s(p: MatmulPoint) -> float:
         return light.matmul(MatmulShape(batch=p.batch, m=p.m, n=p.n, k=p.k), p.dtype)
@@ -263,7 +263,7 @@ def matmul_maps(points: Iterable[MatmulPoint], light: SpeedOfLight) -> dict[str,
 def conv_maps(
     points: Iterable[ConvPoint], light: SpeedOfLight
 ) -> dict[tuple[str, str, str], UtilisationMap]:
-    """By kind (ConvShape.kind), pass and data type, over `conv_axes`."""
+    """(kind (ConvShape.kind), pass, data type) -> map over `conv_axes`."""
     return _maps(
         (
             (p.kind, p.phase, p.dtype),
@@ -275,14 +275,14 @@ def conv_maps(
 
 
 def conv_axes(kind: str, images: int, stride: int, product: tuple[int, int, int]) -> Axes:
-    """What the utilisation of a convolution depends on: m, n and k of the product that it equals,
-    and the stride; of a pointwise one m, n and k of the product that each image is, and the images.
+    """The axes of a convolution's utilization: m, n and k of the equivalent product, and the
+    stride; for a pointwise one, m, n and k of each image's product, and the number of images.
 
-    Of recurrences, transposed and grouped convolutions, of which a profile has 2 to 7 shapes, the
-    product's size alone: between so few points in three dimensions little but their mean is read.
-    With lines and volumes read beside images, 18 modules written for this comparison came out
-    12.6 % off (median of forward and backward; 15.7 % before), an LSTM of 4 sequences and 256
-    features 19 % (34 %; two cores, torch 2.13, 2026-11-23).
+    For recurrences, transposed and grouped convolutions, of which a profile has 2 to 7 shapes, only
+    the product's size is used: with so few points in three dimensions, interpolation is little more
+    than their mean. With separate maps for lines and volumes, the median error of 18 test modules
+    (forward and backward) is 12.6 % (15.7 % before), of an LSTM of 4 sequences and 256 features 19
+    % (34 % before; two cores, torch 2.13, 2026-11-23).
     """
     rows, channels, patch = product
     if kind in _BY_SIZE:
@@ -293,7 +293,7 @@ def conv_axes(kind: str, images: int, stride: int, product: tuple[int, int, int]
 
 
 def conv_pass(op: Op) -> str:
-    """The pass of a convolution as its points name it (ConvPoint.phase)."""
+    """The pass of a convolution, by its name in ConvPoint.phase."""
     assert op.conv is not None
     return str(op.phase) if op.conv.input_gradient else WEIGHT_PASS
 
@@ -301,7 +301,7 @@ def conv_pass(op: Op) -> str:
 def attention_maps(
     points: Iterable[AttentionPoint], light: SpeedOfLight
 ) -> dict[tuple[str, str, bool], UtilisationMap]:
-    """By data type, pass and mask, over `attention_axes`."""
+    """(data type, pass, mask) -> map over `attention_axes`."""
 
     def of(p: AttentionPoint) -> tuple[tuple[str, str, bool], Axes, float]:
         shape = AttentionShape(
@@ -320,7 +320,7 @@ def attention_maps(
 
 
 def memory_curves(points: Iterable[MemoryPoint]) -> dict[tuple[str, str], Curve]:
-    """By op and data type, over the bytes moved."""
+    """(op, data type) -> curve over the bytes moved."""
     rows: dict[tuple[str, str], list[MemoryPoint]] = {}
     for p in points:
         if p.moved_bytes > 0:
@@ -337,7 +337,7 @@ def attention_axes(shape: AttentionShape) -> Axes:
 
 
 def _maps(points: Iterable[tuple[Key, Axes, float]]) -> dict[Key, UtilisationMap]:
-    """By key, from the key, the shape and the utilisation of every point."""
+    """Key -> map, from (key, shape, utilization) of every point."""
     rows: dict[Key, list[tuple[Axes, float]]] = {}
     for key, axes, used in points:
         rows.setdefault(key, []).append((axes, used))

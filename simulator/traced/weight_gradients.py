@@ -22,8 +22,8 @@ from simulator.values.plan import Plan, Recompute
 
 
 def weight_gradient_ops(block: Block) -> dict[int, float]:
-    """Index of each backward op that makes gradients of the block's parameters -> the part of it
-    that makes nothing else."""
+    """Index of a backward op with gradients of the block's parameters -> its share of work for only
+    these."""
     uses = _uses(block)
     convolved = _convolutions(block)
     found = {}
@@ -45,8 +45,8 @@ def weight_gradient_ops(block: Block) -> dict[int, float]:
 def weight_gradient_s(block: Block, *, devices: tuple[int, ...], cluster: Cluster) -> float:
     """Seconds per micro-batch of the block's W on the tensor-parallel group `devices`.
 
-    The measured share of the backward as `price_block` has it, or the share of its ops in the
-    backward's. Raises InputError where the device has no rate.
+    The measured share of the backward as in `price_block`, otherwise the share of its ops in the
+    backward. Raises InputError if the device has no rate.
     """
     device = cluster.device_at(devices[0])
     whole = price_block(block, recompute=Recompute.NONE, devices=devices, cluster=cluster)
@@ -62,7 +62,7 @@ def weight_gradient_s(block: Block, *, devices: tuple[int, ...], cluster: Cluste
 
 
 def stage_weight_s(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) -> float:
-    """Seconds per micro-batch of a stage's W; 0 where the schedule does not split the backward."""
+    """Seconds per micro-batch of a stage's W; 0 if the schedule does not split the backward."""
     if not schedule_kind(plan.schedule).splits_backward:
         return 0.0
     cut = plan.stages[stage]
@@ -74,8 +74,8 @@ def stage_weight_s(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) 
 
 
 def _uses(block: Block) -> Counter[str]:
-    """How many gradients of each trainable parameter W makes at most: one for each of its forward
-    products, one where it is in none; of a vector one where its module has a product."""
+    """Largest number of gradients of each trainable parameter in W: one per forward product, one
+    for a parameter without any; for a vector, one if its module has a product."""
     found: Counter[str] = Counter()
     with_products = {op.module for op in block.forward_ops if op.name in DEFERRED_PRODUCTS}
     for parameter in block.parameters:
@@ -106,7 +106,7 @@ def _convolutions(block: Block) -> dict[str, int]:
 
 
 def _makes(op: Op, parameter: Parameter) -> bool:
-    """Whether a backward op of the parameter's module can be what makes its gradient."""
+    """Whether a backward op of the parameter's module may compute its gradient."""
     if "embedding" in op.name:
         return True
     if op.written_bytes != parameter.spec.num_elements * DTYPE_BYTES[op.dtype]:

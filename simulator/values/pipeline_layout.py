@@ -2,7 +2,7 @@
 
 Virtual stages in the order of the model, divided by `|`: E the embedding, t a layer, m a layer that
 predicts a further token, L head and loss. `x*n` and `(...)*n` repeat; commas and spaces have no
-meaning. Stages lie on ranks in turn. Source: github.com/NVIDIA/Megatron-LM core_v0.13,
+meaning. Stages are assigned to ranks in turn. Source: github.com/NVIDIA/Megatron-LM core_v0.13,
 megatron/core/transformer/pipeline_parallel_layer_layout.py.
 """
 
@@ -37,7 +37,7 @@ class LayoutStage:
 
 
 def pipeline_layout_text(stages: Sequence[LayoutStage]) -> str:
-    """The layout; equal letters and equal stages in a row are counted.
+    """The text of a layout, with repeated letters and stages as counts.
 
     >>> pipeline_layout_text([LayoutStage(layers=4), LayoutStage(layers=5)])
     't*4|t*5'
@@ -51,7 +51,7 @@ def pipeline_layout_text(stages: Sequence[LayoutStage]) -> str:
 
 
 def layout_stages(text: str) -> tuple[str, ...] | None:
-    """The letters of each stage, repetitions written out; None if it is no layout.
+    """The letters of each stage, with repetitions expanded; None if the text is no layout.
 
     >>> layout_stages("Et*3|(t|)*2,mL")
     ('Ettt', 't', 't', 'mL')
@@ -69,10 +69,11 @@ def layout_stages(text: str) -> tuple[str, ...] | None:
 def stages_of_layout(
     text: str, num_layers: int, predicted_ahead: int, where: str
 ) -> tuple[LayoutStage, ...]:
-    """The stages of a layout of a model with so many layers and further predicted tokens.
+    """The stages of a layout, checked for a model with `num_layers` layers and `predicted_ahead`
+    further predicted tokens.
 
-    Raises InputError, beginning with `where`, for texts that are no layout, and for layouts that
-    break a rule, with the nearest layout that does not.
+    Raises InputError, beginning with `where`, for a text that is no layout, and for a layout that
+    breaks a rule, with the nearest valid layout.
     """
     written = layout_stages(text)
     if written is None:
@@ -98,7 +99,7 @@ def stages_of_layout(
 
 
 def layout_ranks(text: str) -> tuple[int, ...]:
-    """Numbers of pipeline ranks that a layout can be on, rising; () for no text. They divide its
+    """Possible numbers of pipeline ranks of a layout, ascending; () for no text. They divide its
     stages, and a stage that predicts further tokens is the last one of its rank.
 
     >>> layout_ranks("Et|t|t|tmL"), layout_ranks("Et|tm|t|L")
@@ -139,9 +140,9 @@ def _broken_rule(
 def _nearest(
     stages: Sequence[LayoutStage], num_layers: int, predicted_ahead: int
 ) -> list[LayoutStage]:
-    """As many stages that keep every rule: layers are taken from the fullest stages, or added to
-    the emptiest stages with layers; further predictions move to the last stage with one, or to the
-    last stage."""
+    """The same number of stages, changed to keep every rule: layers are taken from the fullest
+    stages, or added to the emptiest stages with layers; further predictions move to the last stage
+    with one, or to the last stage."""
     layers = [stage.layers for stage in stages]
     while sum(layers) > num_layers:
         layers[layers.index(max(layers))] -= 1

@@ -244,7 +244,7 @@ class Plan:
 
     @property
     def shares(self) -> int:
-        """To how many replicas a weight's states are dealt."""
+        """Number of replicas over which a weight's states are sharded."""
         return self.degrees.shard_replicas if self.zero_stage else 1
 
     @property

@@ -1,4 +1,4 @@
-"""`FleetAnswer`: who gets which nodes and when, what that costs, and how good it is."""
+"""`FleetAnswer`: a schedule of runs on nodes, with its cost and its distance from the optimum."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEVEL_WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What was least: its value, what no schedule falls below, and in what; days or US dollars."""
+    """A minimized quantity: its value and its proven lower bound, in days or US dollars."""
 
     name: str
     counted_in: str
@@ -42,7 +42,8 @@ class Level:
 class PlannedPhase:
     """A phase in the schedule; hours after the start.
 
-    begin_h, end_h   on the grid: nodes are kept until then;  usd  of this phase, 0 where owned
+    begin_h, end_h   on the grid: nodes are reserved until then;  usd  of this phase, 0 on owned
+                     nodes
     """
 
     job: str
@@ -60,8 +61,8 @@ class PlannedPhase:
 class PlannedRun:
     """A run in the schedule.
 
-    late_h, usd_late   after its deadline, and what that costs
-    probability   that it is over by its deadline, were it to begin each phase as planned
+    late_h, usd_late   hours after the deadline, and their cost
+    probability   of meeting the deadline if each phase begins as planned
     """
 
     job: str
@@ -78,11 +79,11 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterUse:
-    """Of a cluster, between its opening and the end of the last phase of all.
+    """Use of a cluster, from its opening to the end of the last phase of all runs.
 
-    used    share of its node-hours, of which there are `open_device_hours` / devices of a node
-    usd     of what is used, where it is rented
-    usd_standing   of all its hours, where it is owned and has a price, used or not
+    used    used share of its node-hours, which are `open_device_hours` / devices of a node
+    usd     of the used hours, if it is rented
+    usd_standing   of all its hours, used or not, if it is owned and has a price
     """
 
     cluster: str
@@ -98,7 +99,7 @@ class ClusterUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What a purchase would change, at least; the same schedule solved anew with it.
+    """Lower bounds on the gains of a purchase, from solving the schedule with it.
 
     late_days   sum over all jobs; usd  of rented hours and of lateness;  end_days  of the last
     """
@@ -113,7 +114,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededChange:
-    """A change with which hard deadlines are kept."""
+    """A change that makes the hard deadlines possible."""
 
     change: str
 
@@ -123,8 +124,8 @@ class FleetAnswer:
     """The answer.
 
     status    `optimal`, `feasible` (see gap) or `infeasible`;  gap  the largest of the levels
-    owning    each cluster bought and rented, where a file of owning is given
-    binds     what stands in the way, where it is infeasible;  changes  the smallest that help
+    owning    each cluster bought and rented, if a file of ownership costs is given
+    binds     the obstacles if infeasible;  changes  the smallest sufficient ones
     """
 
     status: str
@@ -215,7 +216,8 @@ def level_of(proof: Proof, step_h: float) -> Level:
 
 
 def _probability(deadline_h: float | None, phases: Sequence[PlannedPhase]) -> float | None:
-    """Phases of one run are as late as each other: their ends add up."""
+    """Probability of meeting a deadline. Delays of a run's phases are fully correlated, so their
+    quantiles add up."""
     if deadline_h is None:
         return None
     whole = total(*(phase.price.days for phase in phases))
@@ -255,7 +257,7 @@ def _uses(
 def advice_of(
     change: str, problem: FleetProblem, solution: Solution, before: FleetAnswer
 ) -> Advice | None:
-    """What a change brings; None where it was not solved in time."""
+    """The gain of a change; None if it was not solved in time."""
     if solution.schedule is None:
         return None
     values = values_of(problem, solution.schedule)
@@ -278,7 +280,7 @@ def advice_of(
 def infeasible_answer(
     question: FleetQuestion, problem: FleetProblem, relaxed: Relaxed
 ) -> FleetAnswer:
-    """Why hard deadlines cannot be kept, and the smallest changes with which they can."""
+    """Why hard deadlines cannot be kept, and the smallest changes that make them possible."""
     step_d = problem.step_h / 24.0
     runs = question.runs
     binds = [

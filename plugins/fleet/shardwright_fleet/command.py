@@ -33,7 +33,7 @@ EXAMPLES = (
 )
 _TIME_LIMIT = "60s"
 FILE = "fleet.json"
-"""Name of the file that is written into the folder of -o."""
+"""Name of the file written to the folder of -o."""
 
 
 def fleet(

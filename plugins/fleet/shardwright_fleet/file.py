@@ -1,7 +1,7 @@
 """A file of runs and clusters (`shardwright fleet jobs.toml`), read into a `FleetQuestion`.
 
 schema = "shardwright/fleet@1"
-start = "2026-12-01"                # hour 0; dates are read from it, no clock is
+start = "2026-12-01"                # hour 0 of all dates
 prefer = "cost"                     # after lateness; or "time"
 
 [[cluster]]
@@ -44,9 +44,9 @@ FLEET_SCHEMA = "shardwright/fleet@1"
 def read_fleet(
     path: Path, *, offers: tuple[Offer, ...] | None = None
 ) -> tuple[FleetQuestion, tuple[str, ...]]:
-    """The question of a file, and what was assumed.
+    """The question in a file, and the assumptions.
 
-    offers  in the place of those that we ship
+    offers  price offers instead of the shipped ones
 
     Raises DocumentError that names every wrong entry with its line.
     """

@@ -1,4 +1,4 @@
-"""Buying the devices of a fleet against renting them, for the hours that its runs use."""
+"""Compares buying the devices of a fleet with renting them for the hours used by its runs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class OwnOrRent:
     """One cluster of a schedule, bought and rented.
 
     purchase_usd  of all its devices, with their share of the network
-    owned_usd     of its hours in this schedule, used or not: depreciation, hosting, staff, power
+    owned_usd     of all its hours in this schedule, used or not: depreciation, hosting, staff,
+                  power
     rented_usd    of the used hours;  None without a known rent
-    use           share of its hours that the runs use
-    pays_from     use from which on owning is cheaper; above 1 or None: never
+    use           share of its hours used by runs
+    pays_from     use above which owning is cheaper; above 1 or None: never
     """
 
     cluster: str
@@ -51,8 +52,8 @@ def own_or_rent(
 ) -> OwnOrRent:
     """A cluster bought and rented.
 
-    The rent is the cluster's own where it is rented, otherwise that on demand. Devices run at full
-    load while they are used (simulator/ownership.py).
+    The rent is the cluster's own if it is rented, otherwise the on-demand price. Devices run at
+    full load while they are used (simulator/ownership.py).
     """
     cost = owned_cost(owning, cluster.device)
     idle_hours = open_device_hours - used_device_hours

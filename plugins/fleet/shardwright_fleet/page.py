@@ -14,7 +14,7 @@ from shardwright_fleet.words import advice_words, date_of, level_words
 
 
 def fleet_html(answer: FleetAnswer, *, provenance: Mapping[str, object] | None = None) -> str:
-    """The whole page; raises InputError where there is no schedule."""
+    """The whole page; raises InputError without a schedule."""
     if answer.status == "infeasible":
         raise InputError("no schedule keeps every hard deadline: nothing to draw")
     late = [run for run in answer.runs if run.late_h]

@@ -1,8 +1,8 @@
 """Step time and duration of a phase of a run on a number of nodes: `step_on`, by the search over
 layouts, and `phase_of`.
 
-The step is that of the best layout of the frameworks asked for (`shardwright plan --stack`) and the
-same for all phases of a model, length and batch; the time of the whole phase is that of
+The step is that of the best layout of the requested frameworks (`shardwright plan --stack`), and
+equal for all phases of a model, length and batch. The time of a whole phase comes from
 simulator/goodput/time_to_train.py.
 """
 
@@ -29,10 +29,10 @@ _RUNS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTask:
-    """A step on some nodes.
+    """The input of a search for the fastest step on some nodes.
 
-    questions   one for each framework that may run it
-    version     of the code and data that price it (planner/batch/answer_cache.py)
+    questions   one for each possible framework
+    version     of code and data (planner/batch/answer_cache.py)
     """
 
     questions: tuple[LayoutQuestion, ...]
@@ -41,7 +41,7 @@ class StepTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrice:
-    """The fastest framework and its layout, in words; seconds of a step, with MFU."""
+    """The fastest framework and its layout, as text; seconds and MFU of its step."""
 
     stack: str
     layout: str
@@ -51,7 +51,7 @@ class StepPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepAnswer:
-    """The price, or None where no layout fits."""
+    """The price, or None if no layout fits."""
 
     price: StepPrice | None = None
 
@@ -60,8 +60,8 @@ class StepAnswer:
 class PhasePrice:
     """The step and the duration of a phase.
 
-    days    failures, restarts and the contingency included, median and 90 % interval
-    hours   that are kept with the probability asked for
+    days    median and 90 % interval, including failures, restarts and the contingency
+    hours   that suffice with the requested probability
     """
 
     step: StepPrice
@@ -98,7 +98,7 @@ def phase_of(
     reliability: ReliabilityInputs,
     sure: float,
 ) -> PhasePrice:
-    """So many steps of training; `sure`: the probability (0 to 1) with which `hours` are kept."""
+    """A phase of `steps` steps; `sure`: the probability (0 to 1) with which `hours` suffice."""
     whole = time_to_train(
         step.step_s,
         steps,
@@ -112,7 +112,7 @@ def phase_of(
 
 
 def step_text(text: str) -> str:
-    """The StepAnswer of a StepTask, both as JSON; {"fault": why} where that fails."""
+    """The StepAnswer of a StepTask, both as JSON; {"fault": why} if that fails."""
     try:
         found = step_on(decode(StepTask, json.loads(text), where="the task"))
         return json.dumps(encode(found), allow_nan=False)
@@ -121,9 +121,9 @@ def step_text(text: str) -> str:
 
 
 def all_steps(tasks: list[StepTask], workers: int) -> list[StepAnswer]:
-    """Every task's answer in their order, on so many processes of this machine.
+    """The answers of all tasks, in order, computed by `workers` processes of this machine.
 
-    Raises InputError where a task or its process fails.
+    Raises InputError if a task or its process fails.
     """
     if workers == 1:
         return [step_on(task) for task in tasks]

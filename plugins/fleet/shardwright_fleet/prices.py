@@ -28,16 +28,16 @@ STEP_SCHEMA = "shardwright/fleet-step@1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePrices:
-    """Prices phases.
+    """Step times and costs of phases, computed or cached.
 
-    folder   where answers are kept, None to keep none;  workers  processes of this machine
+    folder   cache of answers, None for none;  workers  processes of this machine
     """
 
     folder: Path | None
     workers: int = 1
 
     def of(self, question: FleetQuestion) -> Priced:
-        """[run][phase][choice] of all runs; raises InfeasibleError where a phase fits nowhere."""
+        """[run][phase][choice] of all runs; raises InfeasibleError if a phase fits nowhere."""
         asked = [
             (number, index, cluster, nodes)
             for number, run in enumerate(question.runs)
@@ -65,7 +65,7 @@ class PhasePrices:
 
     def one(self, question: FleetQuestion, run: int, phase: int, cluster: int, nodes: int
             ) -> PricedChoice | None:  # fmt: skip
-        """A choice beside the usual ones; None where nothing fits."""
+        """An additional choice for a phase; None if nothing fits."""
         (answer,) = self._answers([step_task(question, run, phase, cluster, nodes)])
         return _choice(question, run, phase, cluster, nodes, answer)
 
@@ -94,7 +94,7 @@ class PhasePrices:
 def _choice(
     question: FleetQuestion, run: int, phase: int, cluster: int, nodes: int, answer: StepAnswer
 ) -> PricedChoice | None:
-    """The whole phase with such a step; None where nothing fits."""
+    """The whole phase with the step of `answer`; None if nothing fits."""
     if answer.price is None:
         return None
     place, job = question.clusters[cluster], question.runs[run]
@@ -110,7 +110,7 @@ def _choice(
 
 
 def step_task(question: FleetQuestion, run: int, phase: int, cluster: int, nodes: int) -> StepTask:
-    """The step of a phase on so many nodes of a cluster."""
+    """The task of finding a phase's step on `nodes` nodes of a cluster."""
     job, place = question.runs[run], question.clusters[cluster]
     part = job.phases[phase]
     return StepTask(

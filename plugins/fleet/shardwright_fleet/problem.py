@@ -1,17 +1,17 @@
 """`FleetProblem`: runs, the pools of nodes that they may use, and time in whole steps of a grid.
 
-Every duration is rounded up to the grid, every date by which something must be over down, and every
-date from which something may begin up, so that a schedule on the grid can be kept in real time.
+Durations and earliest begins are rounded up to the grid, latest ends down, so that a schedule on
+the grid can be kept in real time.
 
-What that costs: let a schedule of N phases, at any times, be given, its phases numbered in the
-order in which they begin. Phase k that begins at s and takes d begins on the grid at ceil(s) + k
-and takes ceil(d). Of two phases that do not overlap, i before j, s_j >= s_i + d_i, so that
+Error bound of the grid: take any schedule of N phases, numbered in the order in which they begin.
+Phase k that begins at s and takes d begins on the grid at ceil(s) + k and takes ceil(d). Of two
+phases that do not overlap, i before j, s_j >= s_i + d_i, so that
 
     ceil(s_j) + j >= ceil(s_i + d_i) + i + 1 >= (ceil(s_i) + i) + ceil(d_i)
 
 and they do not overlap on the grid either: capacities and orders are kept, and every phase ends
-less than N + 1 steps later. The best schedule of the grid is so much worse at most than the best at
-any times (`FleetProblem.grid_error_h`), as far as windows and hard deadlines leave room.
+less than N + 1 steps later. The best schedule on the grid is at most this much worse than the best
+one at any times (`FleetProblem.grid_error_h`), if windows and hard deadlines leave room.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from profiles.errors import InputError
 
 LATENESS, COST, END = "lateness", "cost", "end"
-"""What is least, one after the other: weighted lateness, dollars, the end of the last phase."""
+"""The objectives in lexicographic order: weighted lateness, dollars, end of the last phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Nodes that phases share: `nodes` of them from step `opens` until step `closes` (None: for
-    ever)."""
+    """Nodes shared by phases: `nodes` of them from step `opens` until step `closes` (None: no
+    end)."""
 
     nodes: int
     opens: int = 0
@@ -36,8 +36,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A way to run a phase: on so many nodes of a pool, for so many steps of the grid, for so many
-    US dollars."""
+    """A way to run a phase: nodes of a pool, duration in steps of the grid, and US dollars."""
 
     pool: int
     nodes: int
@@ -51,15 +50,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Phases, one after the other.
+    """A run as a sequence of phases.
 
-    phases        of each its choices
-    release       step from which on it may begin
-    deadline      step by which it should be over, None for none;  hard  whether it must
-    priority      what a step of lateness weighs, where it has no price
-    usd_per_step  what a step of lateness costs; 0: it weighs `priority` and comes before all money
-    after         jobs that must be over before
-    may_move      between pools, from phase to phase
+    phases        the choices of each phase
+    release       earliest step at which it may begin
+    deadline      step by which it should end, None for none;  hard  whether it must
+    priority      weight of a step of lateness without a price
+    usd_per_step  cost of a step of lateness; 0: lateness is weighted by `priority` and minimized
+                  before dollars
+    after         jobs that must end before it begins
+    may_move      whether its phases may use different pools
     """
 
     phases: tuple[tuple[Choice, ...], ...]
@@ -74,7 +74,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetProblem:
-    """Jobs and pools; step_h  hours of a step;  levels  what is least, one after the other."""
+    """Jobs and pools; step_h  hours of a step;  levels  the objectives in order."""
 
     pools: tuple[Pool, ...]
     jobs: tuple[Job, ...]
@@ -83,7 +83,7 @@ class FleetProblem:
 
     @property
     def horizon(self) -> int:
-        """Steps after which all is over, if every phase begins as soon as it can."""
+        """Number of steps until all phases have ended, if each begins as early as possible."""
         begin = max((job.release for job in self.jobs), default=0)
         begin = max([begin, *(pool.opens for pool in self.pools)])
         longest = sum(
@@ -93,13 +93,13 @@ class FleetProblem:
 
     @property
     def grid_error_h(self) -> float:
-        """Hours by which a phase may end earlier where it need not begin on the grid."""
+        """Hours by which a phase might end earlier without the grid."""
         return (sum(len(job.phases) for job in self.jobs) + 1) * self.step_h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A phase in a schedule: which of its choices, and from which step on."""
+    """A phase in a schedule: the index of its choice, and its first step."""
 
     choice: int
     start: int
@@ -109,7 +109,7 @@ class Placed:
 class Values:
     """The values of a schedule that are minimized.
 
-    lateness   steps times priorities;  usd  with what lateness costs
+    lateness   steps times priorities;  usd  including the cost of lateness
     end        step after the last phase
     """
 

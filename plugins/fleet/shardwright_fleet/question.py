@@ -1,4 +1,4 @@
-"""`FleetQuestion`: runs, clusters and dates as values, and the problem that they make."""
+"""`FleetQuestion`: runs, clusters and dates as values, and their scheduling problem."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from shardwright_fleet.problem import COST, END, LATENESS, Choice, FleetProblem,
 
 _BELOW = 3
 NEVER, AVOID, FINE = "never", "avoid", "fine"
-"""How bad lateness is: not allowed; to be avoided before all money; so many dollars a day."""
+"""Treatment of lateness: not allowed; minimized before dollars; a price in dollars per day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetCluster:
-    """Nodes that are shared.
+    """A cluster shared by runs.
 
-    parts    the cluster of so many nodes, of every number that is considered
-    price    US dollars of a device-hour, None where unknown;  kind  of price, "" where it was given
-    owned    paid whether used or not: its hours weigh nothing in the decision
+    parts    number of nodes -> that part of the cluster, for every number considered
+    price    US dollars of a device-hour, None if unknown;  kind  of price, "" for a given number
+    owned    paid whether used or not: its hours have no cost in the decision
     opens_h, closes_h   hours after the start
     """
 
@@ -42,7 +42,7 @@ class FleetCluster:
 
     @property
     def spot(self) -> bool:
-        """Whether its capacity may be taken back."""
+        """Whether the provider may take its capacity back."""
         return self.kind == "spot"
 
 
@@ -57,7 +57,7 @@ class FleetPhase:
 
     @property
     def steps(self) -> int:
-        """Of training."""
+        """Number of training steps."""
         return math.ceil(self.tokens / (self.seq_len * self.global_batch))
 
 
@@ -65,9 +65,10 @@ class FleetPhase:
 class FleetRun:
     """A training run.
 
-    options       what frozen weights and optimizer states are kept in
+    options       types of frozen weights and optimizer states
     late          one of NEVER, AVOID and FINE;  usd_per_day  of lateness
-    fewest, most  nodes;  clusters  that it may use, by number;  after  runs before it, by number
+    fewest, most  nodes;  clusters, after  indices of usable clusters, and of runs that must end
+                  before it
     """
 
     name: str
@@ -92,11 +93,11 @@ class FleetRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetQuestion:
-    """All of it.
+    """The input of `fleet`: runs, clusters and settings.
 
     start   ISO date and time of hour 0;  step_h  hours of the grid
-    sure    probability (0 to 1) with which each phase is over in its time
-    prefer  `cost` or `time`: what comes after lateness
+    sure    probability (0 to 1) with which each phase ends within its planned time
+    prefer  `cost` or `time`: the objective after lateness
     """
 
     start: str
@@ -109,7 +110,7 @@ class FleetQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedChoice:
-    """A way to run a phase: on so many nodes of a cluster, with its price."""
+    """A way to run a phase: a number of nodes of a cluster, with its price."""
 
     cluster: int
     nodes: int
@@ -121,7 +122,8 @@ Priced = tuple[tuple[tuple[PricedChoice, ...], ...], ...]
 
 
 def node_counts(cluster: FleetCluster, run: FleetRun) -> tuple[int, ...]:
-    """How many nodes a run may be given: all, and the three largest powers of two below.
+    """Possible numbers of nodes of a run: the largest one, and the three largest powers of two
+    below.
 
     >>> from types import SimpleNamespace as Some
     >>> node_counts(Some(nodes=12), Some(fewest=1, most=100))
@@ -133,7 +135,7 @@ def node_counts(cluster: FleetCluster, run: FleetRun) -> tuple[int, ...]:
 
 
 def undominated(choices: tuple[PricedChoice, ...]) -> tuple[PricedChoice, ...]:
-    """Without those that take no less time than fewer nodes of the same cluster do."""
+    """The choices, without those that are no faster than fewer nodes of the same cluster."""
     kept: list[PricedChoice] = []
     for choice in sorted(choices, key=lambda each: (each.cluster, each.nodes)):
         rivals = [one for one in kept if one.cluster == choice.cluster]
@@ -185,7 +187,7 @@ def problem_of(question: FleetQuestion, priced: Priced) -> FleetProblem:
 
 
 def usd_of(cluster: FleetCluster, choice: PricedChoice) -> float:
-    """US dollars that a choice adds: nothing where the cluster is owned."""
+    """US dollars added by a choice: 0 on an owned cluster."""
     if cluster.owned or cluster.price is None:
         return 0.0
     return choice.nodes * cluster.node_devices * choice.price.hours * cluster.price.value

@@ -40,7 +40,7 @@ _PREFER = ("cost", "time")
 
 
 class FleetReader:
-    """Reads entries one by one and gathers what is wrong with them."""
+    """Reads entries one by one and collects their errors."""
 
     def __init__(self, file: FleetFile, offers: tuple[Offer, ...] | None) -> None:
         self.file, self.offers = file, offers
@@ -48,7 +48,7 @@ class FleetReader:
         self.assumed: list[str] = []
 
     def question(self) -> tuple[FleetQuestion, tuple[str, ...]]:
-        """The values; raises InputError with all that is wrong."""
+        """The values; raises InputError with all errors."""
         file, read = self.file, self.faults.read
         if not file.cluster or not file.job:
             raise InputError("a fleet needs one [[cluster]] and one [[job]] at least")
@@ -221,7 +221,8 @@ class FleetReader:
         return (FleetPhase(name="", tokens=tokens, seq_len=seq, global_batch=entry.global_batch),)
 
     def _hours(self, text: str, where: str, *, end_of_day: bool) -> float | None:
-        """Hours after the start; of a date alone its beginning or its end."""
+        """Hours after the start; a date without a time means its beginning or, with `end_of_day`,
+        its end."""
         if not text:
             return None
         if re.match(r"^\d{4}-", text):
@@ -241,7 +242,7 @@ def is_bare_number(text: str) -> bool:
 
 
 def _said(where: str, read: Any) -> Any:
-    """What `read` gives; an error says where in the file."""
+    """The result of `read`; adds the place in the file to errors."""
     try:
         return read()
     except ShardwrightError as error:
@@ -258,7 +259,7 @@ def _moment(text: str, where: str) -> datetime.datetime:
 
 
 def _options(where: str, entry: JobEntry) -> RequestedOptions:
-    """What frozen weights and optimizer states are kept in."""
+    """Types of frozen weights and optimizer states."""
     frozen, optimizer = entry.base_precision, entry.optimizer
     if entry.lora < 0:
         raise InputError(f"{where}.lora: {entry.lora}; the rank of adapters is 1 or more")
@@ -304,14 +305,14 @@ def _need_no_circle(runs: tuple[FleetRun, ...]) -> None:
 
 
 def _with_parts(cluster: FleetCluster, number: int, runs: tuple[FleetRun, ...]) -> FleetCluster:
-    """The cluster with those of the numbers of nodes that some run may have."""
+    """The cluster with a part for every number of nodes that some run may use."""
     whole = cluster.parts[cluster.nodes]
     counts = {n for run in runs if number in run.clusters for n in node_counts(cluster, run)}
     return replace(cluster, parts={n: part_of(whole, n) for n in sorted(counts | {cluster.nodes})})
 
 
 def part_of(whole: Cluster, nodes: int) -> Cluster:
-    """So many nodes of a cluster of one kind of node (or so many like them)."""
+    """The cluster with `nodes` nodes of its only kind."""
     (group,) = whole.groups
     if nodes == group.count:
         return whole

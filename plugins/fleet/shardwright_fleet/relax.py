@@ -1,4 +1,4 @@
-"""Why hard deadlines cannot be kept, and the smallest changes with which they can."""
+"""Why hard deadlines cannot be kept, and the smallest changes that make them possible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright_fleet.solver import FleetModel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """A job whose hard deadline would have to be so many steps later."""
+    """A job, and the steps by which its hard deadline would have to be later."""
 
     job: int
     steps: int
@@ -20,13 +20,13 @@ class Extension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxed:
-    """Why nothing keeps the hard deadlines.
+    """Reasons why no schedule keeps the hard deadlines.
 
-    alone       jobs that do not keep theirs with all pools to themselves, and when they would end
-    extensions  the least steps in sum by which deadlines would have to be later; () where windows
-                of pools, and no deadlines, are in the way
-    added       of each pool the nodes that would do, the fewest in sum, of jobs that run on as many
-                as before; () where such nodes do not help
+    alone       jobs that miss their deadline even with all pools to themselves, with their ends
+    extensions  later deadlines with the smallest sum of steps; () if windows of pools are the
+                obstacle instead
+    added       additional nodes per pool, with the smallest sum, for jobs on as many nodes as
+                before; () if no number suffices
     """
 
     alone: tuple[Extension, ...]
@@ -41,7 +41,7 @@ def relax_fleet(
     limit_s: float = math.inf,
     seed: int = 0,
 ) -> Relaxed:
-    """The smallest changes of a problem that is infeasible."""
+    """The smallest changes that make an infeasible problem feasible."""
     end = clock() + limit_s
     hard = [(number, job) for number, job in enumerate(problem.jobs) if job.hard]
     alone = _late((number, job, earliest_end(problem, job)) for number, job in hard)
@@ -60,7 +60,7 @@ def relax_fleet(
 
 
 def earliest_end(problem: FleetProblem, job: Job) -> int:
-    """The step at which a job could be over, had it every pool to itself."""
+    """The earliest end of a job, in steps, with every pool to itself."""
     pools = range(len(problem.pools))
     found = []
     for allowed in (pools,) if job.may_move else ((pool,) for pool in pools):
@@ -73,7 +73,7 @@ def earliest_end(problem: FleetProblem, job: Job) -> int:
 
 
 def _late(ends: Iterable[tuple[int, Job, int]]) -> tuple[Extension, ...]:
-    """Of jobs by number, with their ends, those that are over after their deadline."""
+    """The late jobs among `ends` (job number -> end)."""
     return tuple(
         Extension(job=number, steps=late_steps(job, end))
         for number, job, end in ends

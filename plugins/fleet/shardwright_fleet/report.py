@@ -1,4 +1,4 @@
-"""Terminal report of `fleet`: the schedule, a text Gantt chart, clusters, what to buy next."""
+"""Terminal report of `fleet`: the schedule, a text Gantt chart, clusters, purchases that help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARK, _LATE, _DUE, _IDLE = "█", "▒", "|", "·"
 
 
 def fleet_report(answer: FleetAnswer) -> RenderableType:
-    """At most 100 columns."""
+    """The report, at most 100 columns wide."""
     if answer.status == "infeasible":
         return _infeasible(answer)
     late = [run for run in answer.runs if run.late_h > 0]
@@ -77,7 +77,7 @@ def _sure(run: PlannedRun) -> str:
 
 
 def gantt_lines(answer: FleetAnswer) -> list[RenderableType]:
-    """One line per run under the cluster that it is on; `|` is a deadline."""
+    """One line per run, under its cluster; `|` marks a deadline."""
     whole = max(answer.end_h, *(run.deadline_h or 0.0 for run in answer.runs))
     lines: list[RenderableType] = []
     for cluster in answer.clusters:
@@ -132,7 +132,7 @@ def _prices(answer: FleetAnswer) -> list[RenderableType]:
 
 
 def own_or_rent_lines(answer: FleetAnswer) -> list[RenderableType]:
-    """One line per cluster, and the cheapest of all where every rent is known."""
+    """One line per cluster, and the cheapest combination if every rent is known."""
     lines: list[RenderableType] = []
     for one in answer.owning:
         choice = {True: "buy", False: "rent", None: "no rent is known"}[one.buy]

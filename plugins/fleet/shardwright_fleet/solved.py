@@ -30,7 +30,7 @@ from shardwright_fleet.reader import part_of
 from shardwright_fleet.relax import relax_fleet
 from shardwright_fleet.solver import Solution, solve_fleet
 
-# Of what is left of the time: the schedule, and each what-if.
+# Shares of the remaining time: for the schedule, and for each what-if.
 _SCHEDULE = 0.7
 _GAP = 0.02
 _LEAST_S = 2.0
@@ -47,9 +47,10 @@ def solve_question(
     buy: tuple[FleetCluster, ...] = (),
     seed: int = 0,
 ) -> FleetAnswer:
-    """The answer; `buy` are clusters that could be had beside.
+    """The answer; `buy` are clusters that could be added.
 
-    Raises InfeasibleError where a model fits nowhere, InputError where the limit struck first.
+    Raises InfeasibleError if a model fits nowhere, InputError if the time limit ends the search
+    first.
     """
     begin = clock()
     priced = prices.of(question)
@@ -91,7 +92,8 @@ def solve_question(
 def _changes(
     question: FleetQuestion, priced: Priced, prices: PhasePrices, buy: tuple[FleetCluster, ...]
 ) -> list[tuple[str, Callable[[], tuple[FleetQuestion, Priced]]]]:
-    """What could be had, in words, and how the question then is; prices are searched when asked."""
+    """Possible purchases as text, each with a function that makes its question and searches its
+    prices."""
     found: list[tuple[str, Callable[[], tuple[FleetQuestion, Priced]]]] = [
         (f"{one.on} beside, rented", partial(_beside, question, priced, one, prices)) for one in buy
     ]
@@ -145,7 +147,8 @@ def _advice(
 def _enlarged(
     question: FleetQuestion, priced: Priced, number: int, more: int, prices: PhasePrices
 ) -> tuple[FleetQuestion, Priced]:
-    """More nodes of a cluster, and all of its nodes as a further choice of every run."""
+    """The question with more nodes of a cluster, and all of them as an additional choice of every
+    run."""
     cluster = question.clusters[number]
     nodes = cluster.nodes + more
     parts = {**cluster.parts, nodes: part_of(cluster.parts[cluster.nodes], nodes)}
@@ -167,7 +170,7 @@ def _enlarged(
 def _beside(
     question: FleetQuestion, priced: Priced, cluster: FleetCluster, prices: PhasePrices
 ) -> tuple[FleetQuestion, Priced]:
-    """Another cluster that every run may use."""
+    """The question with an additional cluster for every run."""
     number = len(question.clusters)
     alone = replace(
         question,

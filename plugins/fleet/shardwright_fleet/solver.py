@@ -1,15 +1,14 @@
 """`solve_fleet`: the nodes and times of each run, by OR-tools CP-SAT, with a bound for each goal.
 
-Of each phase every choice is an optional interval, exactly one of which is present; on every pool
-the nodes of the intervals add up to no more than it has (a cumulative constraint). The levels are
-solved one after the other, each with the values of those before it as a limit, from the schedule
-found so far.
+Every choice of a phase is an optional interval, of which exactly one is present; a cumulative
+constraint limits the nodes of each pool. The levels are solved in order, starting from the schedule
+found so far, with the values of earlier levels as limits.
 
-A linear constraint that follows from the others makes the bound of the end strong: a pool of C
-nodes that opens at step a does at most C (b - a) node-steps until step b, the end of all.
+A redundant linear constraint makes the bound on the end strong: a pool of C nodes that opens at
+step a does at most C (b - a) node-steps until step b, the last end.
 
-Dollars are rounded down to whole units, so that a bound of the units is a bound of the dollars.
-Equal problems give equal schedules where no limit in seconds strikes: fixed seed, fixed workers,
+Dollars are rounded down to whole units, so that a bound on the units is a bound on the dollars.
+Equal problems give equal schedules unless a time limit is reached: fixed seed, fixed workers,
 interleaved search.
 """
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 _MOST_UNITS = 2.0**40  # of dollars: CP-SAT adds in 64 bits
 WORKERS = 8
-"""Searches of CP-SAT that take turns: it has one of each of its kinds from eight on."""
+"""Number of CP-SAT's interleaved searches; from eight on, it runs one of each kind."""
 _ORDER = "order"
 # Share of the remaining time that a level may take.
 _SHARES = {LATENESS: 0.4, COST: 0.4, END: 0.4, _ORDER: 0.7}
@@ -45,7 +44,7 @@ _SHARES = {LATENESS: 0.4, COST: 0.4, END: 0.4, _ORDER: 0.7}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Of a level the value found, and what no schedule as good in the levels before falls below;
+    """Value of a level, and its lower bound over all schedules as good in the earlier levels, in
     steps or US dollars."""
 
     level: str
@@ -54,7 +53,7 @@ class Proof:
 
     @property
     def gap(self) -> float:
-        """By which share of its value it may be too large."""
+        """The largest possible excess over the optimum, as a share of the value."""
         return max(0.0, (self.value - self.bound) / self.value) if self.value > 0 else 0.0
 
 
@@ -62,9 +61,9 @@ class Proof:
 class Solution:
     """The best schedule found.
 
-    status    `optimal`, `feasible`, `infeasible` (nothing keeps the hard deadlines and windows) or
-              `unknown` (the limit struck before anything was found)
-    proofs    of the levels in their order
+    status    `optimal`, `feasible`, `infeasible` (no schedule keeps the hard deadlines and windows)
+              or `unknown` (the time limit ended the search before a schedule was found)
+    proofs    one per level, in order
     schedule  None without one
     """
 
@@ -88,13 +87,13 @@ def solve_fleet(
     gap: float = OPTIMAL_GAP,
     order: bool = True,
 ) -> Solution:
-    """The best schedule, or that there is none.
+    """The best schedule, or the proof that there is none.
 
-    limit_s  of all levels together, by `clock`
-    hint     a schedule to begin with
-    gap      with which a level is good enough
-    order    of schedules that are equal in all levels one in which jobs of priority are over early,
-             as far as time allows; not proven
+    limit_s  seconds for all levels together, by `clock`
+    hint     a schedule to start from
+    gap      relative gap at which a level is good enough
+    order    among equally good schedules, prefer early ends of jobs with high priority, if time is
+             left; not proven
     """
     model = FleetModel(problem)
     end = clock() + limit_s
@@ -129,8 +128,8 @@ def solve_fleet(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Least:
-    """The outcome of one run of CP-SAT: its status, the least value found and its bound in the
-    target's units, the schedule, and of each pool the added nodes."""
+    """The outcome of one run of CP-SAT: status, least value found and its bound in the target's
+    units, the schedule, and the added nodes per pool."""
 
     status: str
     value: int = 0
@@ -141,7 +140,7 @@ class Least:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Variables:
-    """Of a job: of each phase its start, its end and whether each choice is taken; its lateness."""
+    """Variables of a job: start, end and chosen choice of each phase, and the job's lateness."""
 
     starts: list[cp_model.IntVar]
     ends: list[cp_model.IntVar]
@@ -150,10 +149,10 @@ class _Variables:
 
 
 class FleetModel:
-    """The problem as a model of CP-SAT; `fleet_relax.py` loosens it.
+    """The problem as a model of CP-SAT, with relaxations for relax.py.
 
-    extend   hard deadlines may be passed, which counts as lateness
-    enlarge  pools may have more nodes, which `added` counts, each at most as many as it has
+    extend   hard deadlines may be missed, which counts as lateness
+    enlarge  pools may have additional nodes (`added`), at most twice as many in all
     """
 
     def __init__(
@@ -188,7 +187,8 @@ class FleetModel:
                 self.model.add(work <= pool.nodes * (self.end - pool.opens))
 
     def _variables(self, job: Job, extend: bool) -> _Variables:
-        """Phases in their order, each of its choices an interval, pools that are kept, deadline."""
+        """Variables and constraints of a job: order of phases, intervals of choices, fixed pools,
+        deadline."""
         model, horizon = self.model, self.problem.horizon
         own = _Variables(starts=[], ends=[], taken=[], late=0)
         for phase in job.phases:
@@ -254,7 +254,7 @@ class FleetModel:
     def least(
         self, target: Any, limit_s: float, seed: int, gap: float, *, hint: Schedule | None = None
     ) -> Least:
-        """The schedule of the least value; hint  a schedule to begin with."""
+        """The schedule of the least value; hint  a schedule to start from."""
         from ortools.sat.python import cp_model
 
         self.model.minimize(target)

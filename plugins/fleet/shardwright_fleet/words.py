@@ -1,4 +1,4 @@
-"""Dates and sums of a fleet in words."""
+"""Dates and sums of a fleet as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SURE = 0.05
 
 
 def date_of(answer: FleetAnswer, hours: float) -> str:
-    """`2026-12-14 07:00`, so many hours after the start."""
+    """The date `hours` after the start: `2026-12-14 07:00`."""
     begin = datetime.datetime.fromisoformat(answer.start)
     return (begin + datetime.timedelta(hours=hours)).isoformat(sep=" ", timespec="minutes")
 

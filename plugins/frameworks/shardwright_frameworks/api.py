@@ -51,13 +51,13 @@ def read_log(log: str | Path) -> LogResult:
 def changes(
     run: str | Path | ImportedRun, *, on: str = "", precisions: tuple[str, ...] = ()
 ) -> ChangesResult:
-    """The single changes of a run that save most of its step and fit, the largest gain first.
+    """The single changes of a run that fit and shorten its step, largest gain first.
 
-    run         an imported run, or what `import_config` reads
-    on          the cluster or device, where the configuration names none: `8x8xh100-sxm-80gb`
-    precisions  that may be changed to: `("fp8",)`
+    run         an imported run, or the path of a configuration
+    on          cluster or device, if the configuration names none: `8x8xh100-sxm-80gb`
+    precisions  allowed new precisions: `("fp8",)`
 
-    Raises InputError where the run cannot be predicted.
+    Raises InputError if the run cannot be predicted.
     """
     if isinstance(run, ImportedRun):
         imported, path = run, path_of_import(run)
@@ -69,22 +69,24 @@ def changes(
 def export(
     plan: PlanLike, to: str, *, output: str | Path | None = None, launcher: str = "torchrun"
 ) -> ExportResult:
-    """A plan in the files of a framework: what of the plan they cannot say, and what that costs.
+    """Write a plan as files of a framework; returns the decisions that they cannot express, with
+    their cost.
 
     plan      an answer of `plan`, or the path of a plan file
     to        `megatron`, `torchtitan`, ... (`shardwright export --help`)
     output    the folder to write; None writes nothing
     launcher  `torchrun`, `slurm`, `kubernetes`, `skypilot` or `ray`
 
-    Raises UnknownNameError for another name, InputError for a plan that the framework cannot run.
+    Raises UnknownNameError for an unknown name, InputError for a plan that the framework cannot
+    run.
     """
     folder = None if output is None else Path(output)
     return as_result(ExportResult, export_to(plan, to, folder, launcher=launcher))
 
 
 def check(plan: PlanLike, against: str | Path) -> CheckResult:
-    """A configuration, or an exported folder, beside its plan: what is the same, what is not, and
-    where; `agrees` in one word.
+    """Compare a configuration, or an exported folder, with its plan: equal and different settings,
+    with their places; `agrees` summarizes.
 
     plan  an answer of `plan`, or the path of a plan file
     """
@@ -113,14 +115,14 @@ def watch(
     on: str = "",
     interval_s: float = 5.0,
 ) -> Iterator[LogComparisonResult]:
-    """A run beside its prediction while it runs: one comparison of the last steps whenever the log
-    has new ones, until it says that the run has finished; one that failed may start again.
+    """Compare a run with its prediction while it runs: yields a comparison of the last steps
+    whenever the log has new ones, until the run has finished. A failed run may start again.
 
     plan        an answer of `plan`, an imported run, or the file of either
-    on          where an imported run that names no devices is
-    interval_s  between two looks at the log, which may be missing at first
+    on          devices of an imported run that names none
+    interval_s  seconds between two reads of the log, which may be missing at first
 
-    Before three steady steps there is nothing to compare: `next()` waits for them.
+    `next()` waits for the first three steady steps.
     """
     if not interval_s > 0:
         raise InputError(f"interval_s must be above 0, got {interval_s}")

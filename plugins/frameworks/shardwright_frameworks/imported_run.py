@@ -1,7 +1,7 @@
 """`ImportedRun`: a training run as configured for another framework.
 
-Values are those of the files; None if the files have none or only a run would show it. The
-framework's defaults for these are separate, in `defaults`.
+Values are those in the files; None if a value is missing or known only in a run. The framework's
+defaults for these are in `defaults`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Value = int | float | bool | str | None
 class ImportedModel:
     """The model as far as the files name it; figures are the columns of a table of runs.
 
-    name         as the files write it: a model on the Hugging Face hub, a `config.json`, a
-                 framework's name
+    name         as in the files: a model on the Hugging Face hub, a `config.json`, or a framework's
+                 name
     flavor       the framework's name of a size (`8B` of torchtitan's llama3)
-    figures_of   where figures come from that the files do not print, "" where they print all:
-                 the framework's flavor, or a config.json in the folder of the configuration
+    figures_of   source of figures that are not in the files: the framework's flavor, or a
+                 config.json in the folder of the configuration; "" if all are in the files
     """
 
     name: str | None = None
@@ -67,12 +67,12 @@ class Default:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contradiction:
-    """Two things in the files that do not agree.
+    """Two entries in the files that contradict each other.
 
-    field   the key of the import that they are about, or ""
-    text    both values with their places, and which of them is taken
+    field   the affected key of the import, or ""
+    text    both values with their places, and the one used
     places  `file:line` of both
-    impossible  no run can have both, so that the layout cannot start
+    impossible  whether no run can have both, so that the layout cannot start
     """
 
     field: str
@@ -101,8 +101,8 @@ class UnknownOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedOption:
-    """A key about parallelism, precision, the model or the optimizer that no value was taken from,
-    or that has no effect."""
+    """An unused key about parallelism, precision, the model or the optimizer, or one without
+    effect."""
 
     option: str
     place: str
@@ -111,27 +111,27 @@ class UnusedOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedRun:
-    """A run as it is configured.
+    """A run as configured.
 
     devices            ranks that train, of all nodes
     vpp                model chunks per pipeline rank
     dp                 replicas; if not in the files, derived from the other degrees
-    dp_replicate       groups of replicas that each have all states, where ZeRO shards
-    zero_stage         1 for a distributed optimizer, 2 and 3 as DeepSpeed has them
+    dp_replicate       number of groups of replicas, each with all states sharded by ZeRO
+    zero_stage         1 for a distributed optimizer, 2 and 3 as in DeepSpeed
     micro_batch        sequences per replica and pass; global_batch per optimizer step
     precision          bf16, fp16, fp32, fp8, mxfp8, nvfp4 or tf32
-    recompute          none, selective, full, or a kind in words as a table of runs has it
+    recompute          none, selective, full, or a kind as in a table of runs
     pipeline_layout    Megatron's text for the virtual stages
-    device             the accelerator, where a file names it
-    base_precision     nf4 or int8, in which frozen weights are kept (adapters alone are trained)
-    activation_offload share of the layers whose activations are in host memory
-    gradient_reduction fp32 or bf16, in which gradients are kept and summed
+    device             the accelerator, if a file names it
+    base_precision     nf4 or int8: type of frozen weights (only adapters are trained)
+    activation_offload share of the layers whose activations are in host memory gradient_reduction
+    fp32 or bf16: type of gradients and their sums
     options            `file:line` and option of each value, by key
-    derived            how a value follows that no file writes, by key
+    derived            derivation of each value that is in no file, by key
     defaults           the framework's defaults for values that the files do not have, by key
     overridden         values of a file that a command line replaces
-    runs               how many training runs the files start; this is the first
-    files              that were read
+    runs               number of training runs started by the files; this is the first
+    files              names of the files read
     """
 
     framework: str | None = None

@@ -31,10 +31,10 @@ _FOLLOWING = ("devices", "dp", "optimizer_offload")
 class KeyTable:
     """One framework.
 
-    name, words  in commands and in prose
-    section      of the file, which only its files have
-    program      of the command that starts it
-    keys         by the key in the section: the field of an import, and the reader of its value
+    name, words  name in commands, and in texts
+    section      of the file; no other framework's files have it
+    program      program in the command that starts it
+    keys         key in the section -> (field of an import, reader of its value)
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""The plug-in's functions in Python: `shardwright.shard` and what reads and runs its files."""
+"""The plug-in's Python functions: `shardwright.shard`, and functions that read and run its
+files."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def shard(
     time_limit_s: float = 20.0,
     assumptions: tuple[str, ...] = (),
 ) -> OpShardingFile:
-    """One strategy per op of a model, or of one of its blocks, on a mesh of devices."""
+    """The best placement of every op of a model, or of one of its blocks, on a mesh of devices."""
     spec = resolve_model(model)
     work = Workload(global_batch=1, sequence_length=sequence_length, precision=precision)
     dtype = work.compute_dtype
@@ -59,7 +60,7 @@ def shard(
 
 
 def run_sharding(path: str | Path, *, steps: int = 3, output: str = "run.json") -> ShardedRun:
-    """Run the placements in a file on this machine, beside one process."""
+    """Run the placements in a file on this machine, and compare them with one process."""
     return launch(path, steps=steps, output=output)
 
 

@@ -24,7 +24,8 @@ _PROVEN = 1e-6
 
 
 def sharding_report(answer: OpShardingFile, *, explain: bool = False) -> RenderableType:
-    """Headline, cost beside Megatron's layout and the bound, weights, messages."""
+    """The report: headline, cost compared with Megatron's layout and the bound, weights,
+    messages."""
     parts: list[RenderableType] = [_headline(answer)]
     if answer.cost is None:
         parts += [Text(""), Text(answer.reason)]
@@ -145,7 +146,7 @@ def _messages(answer: OpShardingFile, *, every: bool) -> RenderableType:
 
 
 def _grouped(answer: OpShardingFile) -> list[tuple[Message, int]]:
-    """Largest sums of bytes first."""
+    """Messages grouped, the largest sum of bytes first."""
     counts: Counter[Message] = Counter()
     for message in answer.messages:
         counts[message] += message.count
@@ -172,13 +173,13 @@ def _ops(answer: OpShardingFile) -> RenderableType:
 
 
 def _layout(x: PlacedTensor) -> str:
-    """`S(1)`, or `R/P` where the gradient lies otherwise; axes joined by commas."""
+    """`S(1)`, or `R/P` if the gradient's placement differs; axes joined by commas."""
     pairs = zip(x.forward, x.backward, strict=True)
     return ",".join(f if f == b else f"{f}/{b}" for f, b in pairs)
 
 
 def sharded_run_report(found: ShardedRun) -> RenderableType:
-    """What agreed with one process, and planned beside counted collectives."""
+    """Comparison with one process, and of planned with counted collectives."""
     verdict = ("as planned", "green") if found.passed else ("NOT as planned", "bold red")
     head = Text.assemble(
         ("Ran  ", "bold"),

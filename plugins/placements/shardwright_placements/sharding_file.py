@@ -2,8 +2,8 @@
 `run`.
 
 Placements are written as DTensor prints them (torch.distributed.tensor): `R` replicated, `S(1)`
-split along dim 1, `P` partial sums; one per axis of the mesh, outermost first. Of every tensor the
-placements of its gradient are given too, since they do not follow from its own.
+split along dim 1, `P` partial sums; one per axis of the mesh, outermost first. Every tensor also
+has the placements of its gradient, which do not follow from its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Placements = tuple[str, ...]
 
 
 def split_dim(placement: str) -> int | None:
-    """The dim that a placement splits, None where it splits none.
+    """The dim split by a placement, None if there is none.
 
     >>> split_dim("S(2)"), split_dim("R")
     (2, None)
@@ -37,9 +37,10 @@ class PlacedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedCall:
-    """One op of the traced graph with the layouts of what it reads and makes.
+    """One op of the traced graph with the layouts of its inputs and outputs.
 
-    op      its number in the trace;  name, module  what it calls and where (to check the trace)
+    op      its number in the trace;  name, module  called function and calling module (to check the
+            trace)
     shapes  of its outputs, whole
     """
 
@@ -53,7 +54,8 @@ class PlacedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A way from one placement to another: `steps` are the placements after each single change."""
+    """A change from one placement to another: `steps` are the placements after each single
+    change."""
 
     source: Placements
     steps: tuple[Placements, ...]
@@ -66,11 +68,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """A tensor that the ops of one block read otherwise than it was made.
+    """A tensor that the ops of one block read in another layout than it was made.
 
     maker, output      the op that made it, and which of its outputs
-    forward, backward  changes in order; each begins at a form that is there. Backward, gradients
-                       that arrive are converted and summed up in this order
+    forward, backward  changes in order, each from an existing layout. Backward, arriving gradients
+                       are converted and summed in this order
     runs               times per micro-batch
     """
 
@@ -87,11 +89,11 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Equal collectives that the placements call for.
+    """Equal collectives required by the placements.
 
     phase     `forward`, `backward`, or `weights`: sums of gradients, once per step
     axis      of the mesh;  elements, dtype  of the full buffer (link.LinkPoint)
-    count     times;  what  whose output, or which weight
+    count     number of them;  what  the op whose output is sent, or the weight
     """
 
     phase: str
@@ -109,7 +111,7 @@ class ShardingCost:
 
     work_s        kernels;  reshard_s  tensors that change their placements;  inner_s  collectives
                   inside ops;  weight_sync_s  sums of weight gradients
-    lower_bound_s no placements of the space take less
+    lower_bound_s lower bound over all placements of the space
     """
 
     work_s: float
@@ -137,7 +139,7 @@ class ShardingCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """How an op with weights is placed, in every repeat of its block."""
+    """The placement of an op with weights, in every repeat of its block."""
 
     pattern: str
     op: str
@@ -149,13 +151,13 @@ class Rule:
 class OpShardingFile:
     """The answer of `shard`.
 
-    block        the block that was asked for, "" for the whole model: ops elsewhere run whole on
-                 every device, and the cost is the block's
-    block_repeats  how often the model has the block
+    block        the requested block, "" for the whole model; other ops run whole on every device,
+                 and the cost is the block's
+    block_repeats  number of repeats of the block in the model
     calls, conversions, messages   of the whole model, so that it can be run
-    hand_plan    Megatron's layout on the same cost model, where it can be laid out; why not, else
-    fits_with    where nothing fits: changes that do, each solved, with their memory
-    sources      what each kind of number rests on
+    hand_plan    Megatron's layout on the same cost model, or why it is impossible
+    fits_with    if nothing fits: changes with which it does, each solved, with their memory
+    sources      source of each kind of number
     Raises InputError for a mesh without axes and for placements of another number of axes.
     """
 
@@ -202,9 +204,9 @@ class OpShardingFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedMessages:
-    """Collectives of one kind: planned beside what was seen.
+    """Planned and counted collectives of one kind.
 
-    planned, counted   how many;  planned_bytes, counted_bytes   of all their full buffers
+    planned, counted   numbers;  planned_bytes, counted_bytes   bytes of all full buffers
     """
 
     phase: str
@@ -217,17 +219,17 @@ class CountedMessages:
 
     @property
     def agree(self) -> bool:
-        """Whether number and bytes of the collectives are the planned ones."""
+        """Whether counted number and bytes equal the planned ones."""
         return self.planned == self.counted and self.planned_bytes == self.counted_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedRun:
-    """What running the placements on a real mesh showed, beside one process.
+    """Comparison of a run of the placements on a real mesh with one process.
 
-    worst_*   largest relative error (norm of the difference over the norm) of any gradient
+    worst_*   largest relative errors (norm of the difference over the norm)
     messages  planned against counted, by phase, kind and axis
-    beside    collectives that are not of the plan: `rebalancing` of experts' uneven rows
+    beside    collectives outside of the plan: `rebalancing` of experts' uneven rows
     step_s    wall seconds of a forward and backward pass, median of `steps`
     """
 
@@ -249,7 +251,7 @@ class ShardedRun:
 
     @property
     def passed(self) -> bool:
-        """Values within the tolerance and every kind of collective as planned."""
+        """Whether all values are within the tolerance and all collectives as planned."""
         loss = abs(self.loss - self.reference_loss) / max(abs(self.reference_loss), 1e-30)
         errors = (loss, self.output_relative_error, self.worst_relative_error)
         return all(e <= self.tolerance for e in errors) and all(m.agree for m in self.messages)

@@ -43,7 +43,7 @@ def run_intervals(
 ) -> list[Interval]:
     """The 90 % interval of each run's predicted step time.
 
-    coefficients  that price the runs, the shipped ones if None;  calibration  what changed them
+    coefficients  used for the runs, the shipped ones if None;  calibration  of these, if any
     """
     spreads = step_spreads(priced, calibrated_knowledge(calibration)).tolist()
     return step_intervals(priced.runs, priced.parts.total_s.tolist(), spreads, coefficients)

@@ -1,13 +1,13 @@
 """90 % intervals of predicted peaks, and the margin that a layout needs to fit.
 
-Two questions, two widths.
+There are two widths, for two questions:
 
-- How far is the peak of somebody else's run from its prediction? A new source is off as other
-  sources are (`between`: what its rows share, such as a version or the tool that prints), and its
-  rows differ among each other (`within`). Both are standard deviations of log(measured /
-  predicted), with peaks predicted without their source. Their squares add up.
-- How probably does a layout run out of memory? The framework is the one that was counted, so the
-  margin is the band of the residuals of its own rows, with folds of them left out (`margins`).
+- How far is the peak of a new source's run from its prediction? Sources differ (`between`: common
+  effects of a source's rows, such as a version or the printing tool), and so do the rows of a
+  source (`within`). Both are standard deviations of log(measured / predicted), with peaks
+  predicted without their source. Their squares add up.
+- How probably does a layout run out of memory? Its framework is known, so the margin is the band
+  of the residuals of that framework's rows, with folds left out (`margins`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEVER_COMPARED = 0.44
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """Measured over predicted: 5 % of left-out rows lie below `low`, 5 % above `high`."""
+    """Measured over predicted: 5 % of left-out rows are below `low`, 5 % above `high`."""
 
     low: float
     high: float
@@ -69,16 +69,16 @@ class MemoryIntervalFile:
 
 @functools.cache
 def shipped_memory_intervals() -> MemoryIntervalFile:
-    """The widths that the project ships."""
+    """The shipped widths."""
     return read_document(MEMORY_INTERVALS_FILE, MemoryIntervalFile, schema=MEMORY_INTERVALS_SCHEMA)
 
 
 def memory_interval(
     run: TrainingRun, peak_bytes: float, spread: SourceSpread | None = None
 ) -> Interval:
-    """The interval of a predicted peak; `spread` other than the shipped one.
+    """The interval of a predicted peak; `spread` replaces the shipped one.
 
-    Raises what memory_of raises.
+    Raises the errors of memory_of.
     """
     factor = math.exp(_OF_NINE_TENTHS * memory_spread(run, spread))
     return Interval(value=peak_bytes, low=peak_bytes / factor, high=peak_bytes * factor)
@@ -92,18 +92,18 @@ def memory_spread(run: TrainingRun, spread: SourceSpread | None = None) -> float
 
 
 def margin_names(run: TrainingRun) -> tuple[str, ...]:
-    """The bands that a run's margin may come from, the narrowest first: of what its framework keeps
-    at its ZeRO stage (`FrameworkMemory.name`), of its family (the name's first word), of all
-    frameworks.
+    """Names of the possible bands of a run's margin, narrowest first: of its framework's kept
+    tensors at its ZeRO stage (`FrameworkMemory.name`), of its family (the name's first word), of
+    all frameworks.
 
-    Raises what memory_of raises.
+    Raises the errors of memory_of.
     """
     name = memory_of(run).name
     return (name, family_of(name), EVERY)
 
 
 def family_of(name: str) -> str:
-    """The band of a family: `torchtitan-*` of `torchtitan` and of `torchtitan-gathered`."""
+    """The name of a family's band: `torchtitan-*` for `torchtitan` and `torchtitan-gathered`."""
     return f"{name.partition('-')[0]}-*"
 
 

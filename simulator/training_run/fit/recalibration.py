@@ -36,9 +36,9 @@ METHOD = (
 )
 # More configurations than this are left out in so many groups.
 _MOST_FOLDS = 50
-# Standard deviation of the logarithm of one logged run within its cluster: what its configuration
-# deviates by. Of 0.06, 0.1 and 0.2 the one with the lowest mean error on
-# a left-out source's other runs (python -m bench.one_log, 55 clusters, 2026-11-24).
+# Standard deviation of the logarithm of one logged run within its cluster, as its configuration
+# deviates by. Of 0.06, 0.1 and 0.2 the one with the lowest mean error on a left-out source's other
+# runs (python -m bench.one_log, 55 clusters, 2026-11-24).
 ROW_SPREAD = 0.1
 # Logs that miss by more than so many predicted standard deviations count less and less.
 _CAP = 2.0
@@ -50,8 +50,8 @@ _CONVERGED = 1e-6
 class Calibration:
     """A file of refitted coefficients, `my-cluster.toml`.
 
-    source          the table or logs that it was made from;  runs  rows used
-    based_on        content hash of the shipped coefficients that it corrects
+    source          the table or logs used;  runs  number of rows used
+    based_on        content hash of the corrected shipped coefficients
     error_before, residual, left_out_error   mean absolute relative error of the step time with the
                     shipped coefficients, on the logged runs, and with each configuration left out
     values          the refitted coefficients by name
@@ -99,7 +99,7 @@ class Refitted:
 
     @property
     def moved(self) -> float:
-        """After over before, less 1."""
+        """After over before, minus 1."""
         return self.after / self.before - 1.0
 
 
@@ -126,12 +126,12 @@ class Recalibration:
 
     @property
     def error_after(self) -> float:
-        """The same with the refitted ones, on the runs that they were fitted on."""
+        """Mean absolute relative error with the refitted ones, on the runs of the fit."""
         return mean_error(self.after_s, self.measured_s)
 
     @property
     def error_left_out(self) -> float:
-        """The same on runs that were left out of the fit."""
+        """Mean absolute relative error on runs left out of the fit."""
         return mean_error(self.left_out_s, self.measured_s)
 
     @property
@@ -159,8 +159,8 @@ def calibrated(shipped: CoefficientFile, calibration: Calibration | None) -> Coe
 
 
 def calibrated_knowledge(calibration: Calibration | None) -> Knowledge:
-    """What is known of coefficients once a cluster's logs are: the calibration's own have their
-    posterior covariance and no variance between sources."""
+    """The uncertainty of coefficients after a calibration: the calibrated ones have their posterior
+    covariance and no variance between sources."""
     shipped = shipped_knowledge()
     if calibration is None or not calibration.covariance:
         return shipped
@@ -190,7 +190,7 @@ def recalibrate(
     shipped: CoefficientFile,
     known: Knowledge | None = None,
 ) -> Recalibration:
-    """The coefficients of the cluster that the runs were logged on.
+    """The coefficients of the cluster of the logged runs.
 
     measured_s  [runs] seconds per step, above 0
     known       uncertainty of the shipped coefficients, if they are not the project's
@@ -278,7 +278,7 @@ class _Table:
         return covariance
 
     def predicted_s(self, moves: Array) -> Array:
-        """[runs] seconds with coefficients moved by so much in their logarithms."""
+        """[runs] seconds with the coefficients' logarithms moved by `moves`."""
         return step_parts(self.x, self.assigned.of(self._moved(moves))).total_s
 
     def _moved(self, moves: Array) -> Array:
@@ -288,7 +288,7 @@ class _Table:
         return np.asarray(np.clip(values, least, most))
 
     def fit(self, rows: NDArray[np.intp]) -> tuple[Array, Array]:
-        """[coefficients] the moves of the logarithms that some rows suggest, and their covariance.
+        """[coefficients] moves of the logarithms fitted to some rows, and their covariance.
 
         Gauss-Newton in the space of the rows: K = C J' (J C J' + noise^2)^-1.
         """

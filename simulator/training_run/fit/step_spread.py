@@ -61,7 +61,7 @@ class Knowledge:
     covariance   [names, names] of their logarithms
     between      by kind, standard deviation between sources
     noise        standard deviation of the logarithm of a row within its source
-    logged       coefficients that hold for one source, which its logs gave
+    logged       coefficients of a single source, from its logs
     """
 
     names: tuple[str, ...]
@@ -72,7 +72,7 @@ class Knowledge:
 
     @functools.cached_property
     def places(self) -> dict[str, int]:
-        """name -> its row."""
+        """Name -> index of its row."""
         return {name: place for place, name in enumerate(self.names)}
 
 
@@ -121,7 +121,7 @@ def run_spreads(runs: Sequence[TrainingRun]) -> Array:
     return step_spreads(price_runs(runs, all_fit=True), shipped_knowledge())
 
 
-# Share of the prior variance of a family's members that lies between families.
+# Share of the prior variance of a family's members that is between families.
 FAMILY_SHARE = 0.5
 
 

@@ -143,7 +143,8 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
 
 
 def _levels(kind: str, time: CollectiveTime, *, latencies: bool = True) -> dict[str, float]:
-    """latencies  include those of the inner and outer links; otherwise they are counted as steps"""
+    """The levels of a time as features. latencies  include those of the inner and outer links;
+    otherwise they are counted as steps"""
     inner, outer = (time.inner_latency_s, time.outer_latency_s) if latencies else (0.0, 0.0)
     return {
         f"{kind}_inner": time.inner_s + inner,

@@ -119,7 +119,7 @@ _KEYS = flattened(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """Input of a prediction.
+    """The input of a prediction by layout.
 
     device        name in the catalog; node_devices  devices connected by the inner link
     network       network between nodes; None for the device's usual one

@@ -1,8 +1,8 @@
-"""`KINDS`: the kinds of fitted coefficients, with meaning, starting value and owner.
+"""`KINDS`: the kinds of fitted coefficients, with meaning, initial value and owner.
 
-`owner_of` finds the owner of each coefficient that a run takes: a device with a data type, a
-framework or a kind of attention kernel. The fit draws members of a family towards the family's
-value (`family_of`), and an owner without rows takes that value.
+`owner_of` finds the owner of each coefficient used by a run: a device with a data type, a framework
+or a kind of attention kernel. The fit shrinks members of a family towards the family's value
+(`family_of`), which is also used for an owner without rows.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ _FILE = Path(__file__).parents[3] / "profiles" / "data" / "coefficient_kinds.tom
 class Kind:
     """A kind of coefficient.
 
-    owner    who has one each: `stack` (a framework), `device and bits` (of the matmuls' data type),
+    owner    each has one: `stack` (a framework), `device and bits` (of the matmuls' data type),
              `attention kernel`, or "" for one value shared by all runs
     start    the physical starting value, its origin in `source`
     spread   prior standard deviation of the logarithm around the start
-    between  prior standard deviation of the logarithm between sources: how far one source's value
-             lies from the common one, 2 x `spread` if 0. The fit estimates it from here
-    least, most   physical limits: a message is never faster than alone, no share exceeds 1
+    between  initial value of the standard deviation of the logarithm between sources, 2 x `spread`
+             if 0; estimated by the fit
+    least, most   physical limits: a message is never faster than in isolation, and shares are at
+                  most 1
     """
 
     name: str
@@ -78,7 +79,7 @@ _BITS = {"fp32": 32, "fp8": 8, "int8": 8, "mxfp8": 8, "nvfp4": 4}
 
 
 def owner_of(kind: Kind, run: TrainingRun) -> str:
-    """The owner of the coefficient of a kind that a run takes; `*` for kinds with one value."""
+    """The owner of a run's coefficient of a kind; `*` for kinds with one value."""
     if kind.owner == "device and bits":
         return f"{processor_of(run.device)}.{_BITS.get(run.precision, 16)}"
     if kind.owner == "attention kernel":
@@ -90,8 +91,8 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
 
 
 def family_of(kind: Kind, run: TrainingRun) -> str:
-    """The architecture and data type of a device's coefficient, all frameworks of a framework's:
-    what an owner without rows takes. "" for all other kinds."""
+    """The family whose value is used for an owner without rows: for a device, its architecture and
+    data type; for a framework, all frameworks. "" for other kinds."""
     if kind.owner == "device and bits":
         architecture = architecture_of(run.device)
         return f"{architecture}.{_BITS.get(run.precision, 16)}" if architecture else ""
@@ -99,21 +100,22 @@ def family_of(kind: Kind, run: TrainingRun) -> str:
 
 
 def software_of(run: TrainingRun) -> str:
-    """The framework whose coefficients a run takes."""
+    """The framework whose coefficients a run uses."""
     framework = load_framework(run.stack)
     return framework.coefficients_of or framework.name
 
 
 @functools.cache
 def processor_of(name: str) -> str:
-    """That of a device of the catalogue (`processor`), whatever its power limit (which is in the
-    rate of its matmuls), its memory or how many share it."""
+    """The processor of a device of the catalog (`processor`), regardless of its power limit (which
+    is in the rate of its matmuls), its memory, or whether it is a part of one."""
     return processor(get_device(base_of(name)))
 
 
 def processor(device: Device) -> str:
-    """The device whose kernels a device borrows, where the datasheets give both the same peaks and
-    the same power: one processor with other memory or links (A100 of 40 GB, H800). Else its own."""
+    """The device whose kernels are used for a device if the datasheets give both equal peaks and
+    power: one processor with other memory or links (A100 of 40 GB, H800). Otherwise the device
+    itself."""
     if not device.efficiency_of:
         return device.name
     lender = get_device(device.efficiency_of)
@@ -125,5 +127,5 @@ def processor(device: Device) -> str:
 
 
 def architecture_of(device: str) -> str:
-    """The architecture of a device by its name in the catalogue; "" if none is known."""
+    """The architecture of a device by its name in the catalog; "" if unknown."""
     return next((name for start, name in _ARCHITECTURES if device.startswith(start)), "")

@@ -1,8 +1,8 @@
-"""The fitted coefficients of described runs: values, sources and how they are assigned to runs.
+"""The fitted coefficients of runs: values, sources, and their assignment to runs.
 
 A coefficient belongs to something physical: a device, a framework, an attention kernel, or all
-runs. There is none per model, run or table. A coefficient that a run needs and the file lacks takes
-the value of its family (`power.hopper.16.*`), otherwise the start of its kind.
+runs. There is none per model, run or table. A coefficient that is not in the file has the value of
+its family (`power.hopper.16.*`), otherwise the initial value of its kind.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class CoefficientFile:
     """profiles/data/calibration/runs.toml.
 
     residual   median absolute relative error on the fitted rows, without their source's effect
-    between    by kind, standard deviation of a coefficient's logarithm between sources
-    cluster    the same of the level between the devices of one source
+    between    by kind: standard deviation of a coefficient's logarithm between sources
+    cluster    standard deviation of the level's logarithm between the devices of one source
     noise      standard deviation of the logarithm of a row within its source
     quantile   half width of a 90 % interval in standard deviations
-    sources_of   by coefficient the number of sources that determine it
+    sources_of   coefficient -> number of sources that determine it
     """
 
     source: str
@@ -60,30 +60,31 @@ class CoefficientFile:
 
 @functools.cache
 def shipped_coefficients() -> CoefficientFile:
-    """The coefficients that the project ships."""
+    """The shipped coefficients."""
     return read_document(COEFFICIENTS_FILE, CoefficientFile, schema=COEFFICIENTS_SCHEMA)
 
 
 def coefficient(kind: str, *owners: str) -> float:
-    """The shipped value of the first owner that has one, else the start of the kind."""
+    """The shipped value of the first owner that has one, otherwise the initial value of the
+    kind."""
     values = shipped_coefficients().values
     names = (f"{kind}.{owner}" for owner in owners)
     return next((values[name] for name in names if name in values), BY_NAME[kind].start)
 
 
 def matmul_coefficients(device: Device, bits: int) -> tuple[float, float]:
-    """The shipped `matmul` and `power` of a device's matmuls in a data type of so many bits."""
+    """The shipped `matmul` and `power` of a device's matmuls in a data type of `bits` bits."""
     family = f"{architecture_of(device.name)}.{bits}.*"
     return coefficient("matmul", "*"), coefficient("power", f"{processor(device)}.{bits}", family)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """The coefficient of each kind that each run takes.
+    """The coefficient of each kind for each run.
 
-    names, kinds   of every coefficient; families  the name of its family, "" for none
-    family_kinds   by the name of every family
-    index          per kind the coefficient of every run
+    names, kinds   of every coefficient; families  name of its family, "" for none
+    family_kinds   kind, by name of family
+    index          kind -> [runs] index of the coefficient
     """
 
     names: tuple[str, ...]
@@ -93,20 +94,20 @@ class Assigned:
     index: Mapping[str, NDArray[np.intp]]
 
     def of(self, values: Array) -> dict[str, Array]:
-        """Per kind the value of every run."""
+        """Kind -> [runs] values."""
         return {kind: values[index] for kind, index in self.index.items()}
 
     def rows(self, index: NDArray[np.intp]) -> Assigned:
-        """The coefficients of some of the runs."""
+        """The assignment of some of the runs."""
         return replace(self, index={kind: found[index] for kind, found in self.index.items()})
 
     def starts(self) -> Array:
-        """Where fits begin, per coefficient."""
+        """[coefficients] initial values of fits."""
         return np.asarray([KINDS[k].start for k in self.kinds])
 
     def from_file(self, file: CoefficientFile) -> Array:
-        """[coefficients] The values of a file: the coefficient's own, otherwise its family's,
-        otherwise the start of its kind."""
+        """[coefficients] values from a file: the coefficient's own, otherwise its family's,
+        otherwise the initial value of its kind."""
         found = [
             file.values.get(name, file.values.get(family, KINDS[kind].start))
             for name, kind, family in zip(self.names, self.kinds, self.families, strict=True)
@@ -115,7 +116,7 @@ class Assigned:
 
 
 def assign(runs: Sequence[TrainingRun]) -> Assigned:
-    """The coefficients that runs take."""
+    """The assignment of coefficients to runs."""
     # name -> its place, kind and family
     places: dict[str, tuple[int, int, str]] = {}
     index: dict[str, NDArray[np.intp]] = {}

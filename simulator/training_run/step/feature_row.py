@@ -1,4 +1,5 @@
-"""The features of one run: `layer_row` from the seconds of a layer, `mesh_row` from its mesh."""
+"""The features of one run: `layer_row` for its layers, head and sends; `mesh_row` for placement,
+exchange of gradients and optimizer."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def precisions(run: TrainingRun) -> tuple[TrainingRun, ...]:
 
 
 def _wide_layers(run: TrainingRun) -> int:
-    """First layers, and last ones, that stay in bf16 where the others run at a lower precision."""
+    """Number of first (and of last) layers in bf16 if the others run at a lower precision."""
     return run.wide_layers if run.precision in LOW_PRECISIONS else 0
 
 
@@ -60,8 +61,8 @@ def layer_row(
 ) -> dict[str, float]:
     """The features of a run's layers, of its head and of the sends between its stages, by name.
 
-    works, seconds  of a dense layer, of one with experts, of the head
-    wide            seconds in bf16, where some layers stay in it; otherwise `seconds` again
+    works, seconds  of a dense layer, a layer with experts, and the head
+    wide            seconds in bf16 if some layers are in bf16; otherwise `seconds` again
     """
     model, stack = run.model, load_framework(run.stack)
     expert_share = model.num_expert_layers / model.num_layers
@@ -127,8 +128,8 @@ def layer_row(
 
 
 def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
-    """The features of a run that no kernel of a layer makes: how its layers lie on ranks, what data
-    parallelism exchanges, what the optimizer moves."""
+    """The features of a run other than its layers' kernels: placement of layers on ranks, exchange
+    of data parallelism, and the optimizer's traffic."""
     bandwidth = get_device(run.device).memory_bandwidth_bytes_per_s.value
     full, last = stage_layers(run)
     row = {
@@ -169,8 +170,8 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
 
 
 def thrashes(run: TrainingRun, stack: Framework) -> bool:
-    """Whether a run with blocking messages needs more memory than there is. If it runs at all, its
-    allocator gives blocks back and takes new ones, which waits for the device (CUDA, `cudaFree`):
+    """Whether a run with blocking messages needs more memory than the device has. If it runs at
+    all, its allocator frees and allocates blocks, which waits for the device (CUDA, `cudaFree`):
     all but one of such jobs of the Ultra-Scale sweep stall."""
     if not stack.blocking_messages or run.degrees.pp == 1:
         return False
@@ -178,9 +179,10 @@ def thrashes(run: TrainingRun, stack: Framework) -> bool:
 
 
 def _expert_kernels(run: TrainingRun, stack: Framework, dense: float, *, products: int) -> float:
-    """Kernels of a layer with experts: routing, sorting and exchange about double a dense layer's,
-    both of an expert's matmuls are launched for every local expert (`Framework.expert_kernels`),
-    `products` times each; those with a scale per block cast and reorder two operands."""
+    """Kernels of a layer with experts. Routing, sorting and exchange about double those of a dense
+    layer. Both matmuls of every local expert are launched `products` times
+    (`Framework.expert_kernels`); with block scales, two operands are cast and reordered each time.
+    """
     each = stack.expert_kernels
     if run.precision in BLOCK_SCALED:
         each += 2 * stack.block_scale_kernels

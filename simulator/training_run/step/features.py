@@ -1,7 +1,7 @@
-"""The physical quantities of described runs that a step time is made of, as arrays over the runs.
+"""The physical quantities in the step time of runs, as arrays over the runs.
 
-Nothing here is fitted: seconds at the surfaces' and datasheets' speeds, bytes, kernels and counts.
-`step_time.py` puts them together with the coefficients.
+None is fitted: they are seconds at the speed of surfaces and datasheets, bytes, kernels and counts.
+`step_time.py` combines them with the coefficients.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """[runs] each; per layer and micro-batch unless stated otherwise.
+    """Arrays [runs], per layer and micro-batch unless stated otherwise.
 
     layers, last_layers   of the fullest stage, of the last stage; all_layers of the model
     matmul_*, attention_*  seconds; grouped_* of experts' matmuls; peak_* of `matmul_*` at the
                           datasheet's peak
-    state_*               seconds of the recurrence of states, with its bytes
-    cast_*                bytes of casts to fewer bits, likewise
+    state_*               seconds of the recurrence of states, including its bytes
+    cast_*                bytes of casts to fewer bits over the device's bandwidth, in seconds
     pass_*, score_*       bytes over the device's bandwidth, in seconds
-    kernels_*             launched by the host; launches  1 where it launches any, 0 where a
-                          whole step is one program
-    measured_step_s       of a step of any size, where the framework's file states it; fitted_steps
-                          1 where it does not and the host launches kernels
-    recomputed_*          share of the forward's matmuls, attention and passes that the backward
-                          does again; routed: experts' matmuls and messages
+    kernels_*             launched by the host; launches  1 if it launches any, 0 if a whole step is
+                          one program
+    measured_step_s       constant time of a step, if the framework's file has it; fitted_steps 1 if
+                          it does not and the host launches kernels
+    recomputed_*          share of the forward's matmuls, attention and passes that is recomputed in
+                          the backward; routed: experts' matmuls and messages
     head_*                of the logits and the loss, per micro-batch; head_peak of their matmuls
                           at the datasheet's peak, head_accumulation of adding the gradients of
                           their weights to the sums
-    tensor_*              collectives of tensor parallelism; forward ones, backward as many;
+    tensor_*              collectives of tensor parallelism, forward (backward as many)
     expert_*              all-to-alls of experts, forward (backward as many)
     context_*             of context parallelism, forward (backward twice)
     cut_*                 one send between stages, one direction
@@ -50,21 +50,22 @@ class Features:
     sync_*                exchanging weights between the workers of local steps, per step
     muon_*                gathering the matrices that Muon makes orthogonal, per step
     *_inner, *_outer      seconds over inner and outer links; *_inner_steps, ... latency steps
-    *_nodes               nodes from the first rank of such a group to its last; data_* of the
+    *_nodes               number of nodes from the first rank of a group to its last; data_* of the
                           groups that gather weights and exchange gradients; nodes  of the run
-    tensor_host_hops      those of tensor parallelism between nodes if hosts block on messages
+    tensor_host_hops      hops of tensor parallelism between nodes if hosts block on messages
     *_far                 seconds over the slowest level beyond (message_row.py), 0 without any;
                           cut_far_latency of a send, cut_crossings cuts between its parts
-    wide_*                of a layer, what bf16 takes beyond the run's lower precision;
-                          wide_first, wide_last so many layers of the first and the last stage
+    wide_*                additional seconds of a layer in bf16 over the run's lower precision;
+                          wide_first, wide_last number of such layers in the first and last stage
     host_step_s           an optimizer in host memory, per step; host_sum_s  adding a micro-batch's
-                          gradients there, but for the first; host_layer_s  what a layer keeps
-                          there, down and up; overlaps_host  1 where both go on beside computing;
-                          gather_host_s  shards of a layer, up for its gathers and down
-    overlapped_exchange   share of the exchange's messages that go on beside the passes of a
+                          gradients there, except the first's; host_layer_s  a layer's kept tensors,
+                          to the host and back; overlaps_host  1 if both overlap with compute;
+                          gather_host_s  a layer's shards, to the device for gathers and back
+    overlapped_exchange   share of the exchange's messages that overlap with the passes of a
                           micro-batch
-    overlaps_experts      share of the passes in which the experts' all-to-alls do (`paired_share`)
-    extra_pass_s          streaming what compression and outer optimizers move, per step
+    overlaps_experts      share of the passes that experts' all-to-alls overlap with
+                          (`paired_share`)
+    extra_pass_s          memory traffic of compression and outer optimizers, per step
     orthogonal_s          Muon's products, at the surfaces' speed, per step
     optimizer_s           streaming the optimizer's bytes at the device's bandwidth
     accumulation_s        adding a layer's gradients to their sums, per micro-batch
@@ -72,8 +73,8 @@ class Features:
                           stage's time per micro-batch (0 for others, which have a closed form)
     waiting_ranks         ranks of tensor parallelism's collectives that wait for the host, forward
     waiting_buckets       gradient buckets that wait for the host, times their ranks, per step
-    copied_slices         slices of gathered weights that are copied to their tensors, per step
-    stalls                1 where messages between stages stall (blocked_host.py)
+    copied_slices         slices of gathered weights copied to their tensors, per step
+    stalls                1 if messages between stages stall (blocked_host.py)
     """
 
     microbatches: Array
@@ -201,13 +202,12 @@ def features(runs: Sequence[TrainingRun], *, all_fit: bool = False) -> Features:
 
 
 def layer_features(runs: Sequence[TrainingRun]) -> dict[str, Array]:
-    """[runs] by name: the features of one layer alone, that is of its kernels, its messages and the
-    sends between stages."""
+    """Name -> [runs] features of a layer: its kernels, its messages, and sends between stages."""
     return _columns(_layer_rows(runs))
 
 
 def mesh_features(runs: Sequence[TrainingRun]) -> dict[str, Array]:
-    """[runs] by name: the features of how layers, weights and gradients are placed on ranks."""
+    """Name -> [runs] features of the placement of layers, weights and gradients on ranks."""
     return _columns([mesh_row(run, load_framework(run.stack)) for run in runs])
 
 
@@ -229,7 +229,7 @@ def _layer_rows(runs: Sequence[TrainingRun]) -> list[dict[str, float]]:
 
 
 def _works(run: TrainingRun) -> tuple[LayerWork, LayerWork, LayerWork]:
-    """A dense layer, one with experts, the head."""
+    """The work of a dense layer, of a layer with experts, and of the head."""
     stack, experts = load_framework(run.stack), run.model.num_experts > 0
     return (
         layer_work(run, stack, experts=False),
@@ -239,7 +239,7 @@ def _works(run: TrainingRun) -> tuple[LayerWork, LayerWork, LayerWork]:
 
 
 def _work_key(run: TrainingRun) -> tuple[object, ...]:
-    """All that `layer_work` and `head_work` read of a run."""
+    """Key of the values of a run that `layer_work` and `head_work` use."""
     return (
         run.device,
         run.stack,

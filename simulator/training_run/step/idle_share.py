@@ -1,7 +1,7 @@
 """Idle time of a layout's pipeline, from its schedule's timeline.
 
-Passes are in the proportions of the kernels' surfaces, before any coefficient: only their ratios
-count here.
+Durations of passes come from the kernels' surfaces without coefficients, since only their ratios
+matter.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MOST_ACTIONS = 150_000
 
 
 def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
-    """Idle time over the busiest stage's time per micro-batch; 0 where a closed form serves.
+    """Idle time over the busiest stage's time per micro-batch; 0 for schedules with a closed form.
 
-    run, row  the run, and its features so far (features.py)
+    run, row  the run, and its features computed so far (features.py)
 
-    Zero-bubble schedules: weight passes are the products for the weights, about half of the
-    backward's matmuls. Interleaved: embedding and head make the first and last chunk unlike the
-    others, which the closed form does not know. Pipelines too long for a timeline take the closed
-    form of 1F1B, which is above a zero-bubble schedule's.
+    In zero-bubble schedules, W has the weights' products, about half of the backward's matmuls. In
+    interleaved ones, embedding and head make the first and last chunk unequal to the others, which
+    the closed form ignores. Pipelines too long for a timeline use the closed form of 1F1B, an upper
+    bound for zero-bubble schedules.
     """
     kind = schedule_kind(run.schedule)
     pp, interleaved = run.degrees.pp, not kind.stages_per_rank
@@ -46,7 +46,7 @@ def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
     stages = pp * chunks
     count = _micro_batches(run, (2 if interleaved else 3 * kind.copies) * stages)
     if count == 0 or kind.why_not(pp, count):
-        return 0.0  # what the schedule does not exist for idles as 1f1b
+        return 0.0  # unsupported counts idle as with 1f1b
     layers = [row["layers"] / chunks] * stages
     last, head = row["last_layers"], row["head_matmul"] + row["head_pass"]
     if interleaved and last < row["layers"]:
@@ -80,15 +80,16 @@ def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
 
 
 def paired_share(pp: Any, microbatches: Any) -> Any:
-    """Share of the forwards that run together with a backward, under schedules that pair them: all
-    but those of a stage's first pp micro-batches, in mean over the ranks."""
+    """Share of the forwards that overlap with a backward in schedules that pair them: all except
+    those of a stage's first pp micro-batches, as a mean over the ranks."""
     return np.maximum(0.0, 1.0 - pp / microbatches)
 
 
 def _durations(
     row: Mapping[str, float], layers: Sequence[float], heads: Sequence[float]
 ) -> Durations:
-    """Of stages with so many layers and so much time of the head, a third of it forward."""
+    """Durations of stages with these numbers of layers and times of the head, of which a third is
+    forward."""
     forward, backward = pass_seconds(row)
     weight, send = 0.5 * row["matmul_backward"], row["cut_inner"] + row["cut_outer"]
 
@@ -106,7 +107,8 @@ def _durations(
 
 
 def _micro_batches(run: TrainingRun, actions_each: int) -> int:
-    """How many micro-batches of so many actions the timeline runs through; 0 for none at all."""
+    """Number of micro-batches in the timeline, for `actions_each` actions per micro-batch; 0 for no
+    timeline."""
     for rounds in _ROUNDS:
         count = min(run.num_microbatches, rounds * run.degrees.pp)
         if count * actions_each <= _MOST_ACTIONS:
@@ -115,7 +117,8 @@ def _micro_batches(run: TrainingRun, actions_each: int) -> int:
 
 
 def pass_seconds(row: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A layer's forward and backward, from features by name: floats of one run, or arrays."""
+    """Seconds of a layer's forward and backward, from features by name: floats for one run, or
+    arrays."""
     forward = row["matmul_forward"] + row["grouped_forward"] + row["attention_forward"]
     forward = forward + row["pass_forward"] + row["score_forward"]
     backward = row["matmul_backward"] + row["grouped_backward"] + row["attention_backward"]
@@ -128,15 +131,15 @@ def pass_seconds(row: Mapping[str, Any]) -> tuple[Any, Any]:
 def least_idle_share(
     row: Mapping[str, Array], *, closed: Claims, interleaved: Claims, in_v: Claims
 ) -> Array:
-    """[runs] lower bounds on `idle_share`; 0 where it is 0 by definition.
+    """[runs] lower bounds on `idle_share`; 0 if that is 0 by definition.
 
-    row          features by name;  closed  runs of which a closed form serves
-    interleaved  runs of interleaved schedules;  in_v  runs whose ranks hold two stages in a V;
-                 those of no kind are zero-bubble schedules, which may idle next to nothing
+    row          features by name;  closed  runs with a closed form
+    interleaved  runs of interleaved schedules;  in_v  runs whose ranks have two stages in a V; all
+                 others have zero-bubble schedules, whose bound is 0
 
     Interleaved: rank r waits for r forward chunks, works, and is followed by r backward chunks of
-    the ranks before it (its last action is a backward of its first chunk); so does every order of
-    1F1B. The two longest candidates are the last rank, which has the head, and the one before it.
+    the ranks before it (its last action is a backward of its first chunk), as in every order of
+    1F1B. The longest is the last rank, which has the head, or the one before it.
     """
     pp, vpp = row["pp"], row["vpp"]
     forward, backward = pass_seconds(row)
@@ -160,12 +163,12 @@ def least_idle_share(
 
 
 def _least_share_in_v(row: Mapping[str, Array]) -> Array:
-    """[runs] what the first rank of a V idles at least, over its time per micro-batch.
+    """[runs] lower bound on the idle time of a V's first rank, over its time per micro-batch.
 
-    It has the first of the 2 p stages and the last. Before the first micro-batch comes back to it,
-    2 p - 1 forwards after its start, it has forwards of its first stage to run and nothing else.
-    And the last micro-batch that it starts goes through all stages and back before its weights'
-    gradients are made.
+    The rank has the first and the last of the 2 p stages. Until the first micro-batch comes back, 2
+    p - 1 forwards after its start, it can only run forwards of its first stage. The last
+    micro-batch that it starts goes through all stages and back before its weight gradients are
+    computed.
     """
     pp = row["pp"]
     forward, backward = pass_seconds(row)

@@ -1,7 +1,7 @@
 """`KnownFeatures`: features of representatives, each computed once in a process.
 
-Neighbouring questions ask for the same ones: features depend neither on how many devices a cluster
-has nor on the batch (tests/planner/layout/test_earlier_questions.py).
+Neighboring requests share them: features depend neither on the number of devices nor on the batch
+(tests/planner/layout/test_earlier_questions.py).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Array = NDArray[np.float64]
 
 # Of so many runs (model, device, framework, sequence, ...) features are kept, and of each run so
 # many numbers of 8 bytes: 4,900 rows of layers (53 numbers and a key of some 200 bytes), 9,300 of
-# meshes (28), 131,072 of memory (2). bench/sweep.py asks for up to 831 rows of layers of a run.
+# meshes (28), 131,072 of memory (2). bench/sweep.py needs up to 831 rows of layers of a run.
 _RUNS, _MOST_NUMBERS = 24, 1 << 18
 
 
 class KnownFeatures:
-    """Features by the values of the axes that they depend on.
+    """Cache of features, by the values of the axes that they depend on.
 
-    of  from runs to their features by name
+    of  function from runs to their features by name
     """
 
     def __init__(self, of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]]) -> None:
@@ -39,8 +39,8 @@ class KnownFeatures:
         self._lock = threading.Lock()
 
     def rows(self, keys: NDArray[np.int64], run: Callable[[int], TrainingRun]) -> dict[str, Array]:
-        """By name [keys] the features; `run` gives the representative of a row of `keys`, which is
-        computed where its key is new."""
+        """Name -> [keys] features; `run` returns the representative of a row of `keys`, whose
+        features are computed if its key is new."""
         asked = list(map(tuple, keys.tolist()))
         with self._lock:
             new = [number for number, key in enumerate(asked) if key not in self._known]
@@ -60,13 +60,13 @@ def known_features(
     options: Hashable,
     of: Callable[[Sequence[TrainingRun]], Mapping[str, Array]],
 ) -> KnownFeatures:
-    """Those of layouts of a run (`layer_features`, `mesh_features`, or floors of its memory);
-    `options` are what the numbers of options in their keys mean."""
+    """The cache for the layouts of a run and a function `of` (`layer_features`, `mesh_features`, or
+    floors of memory); option numbers in keys index `options`."""
     return features_of(without_size(base), options, of)
 
 
 def without_size(base: TrainingRun) -> TrainingRun:
-    """The run without its name, degrees and batch: equal for neighbouring questions."""
+    """The run without its name, degrees and batch: equal for neighboring requests."""
     one = Degrees(axis_order=base.degrees.axis_order)
     return replace(base, id="", degrees=one, global_batch=1, defaults=())
 

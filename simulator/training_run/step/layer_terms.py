@@ -80,8 +80,8 @@ def _tensor(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """In passes that the schedule pairs, messages hide under the other micro-batch's compute, which
-    has fewer multiprocessors meanwhile, because some of them send."""
+    """Exposed messages of experts. In passes paired by the schedule, they hide under the other
+    micro-batch's compute, which has fewer multiprocessors meanwhile, because some of them send."""
     messages = moved(x, "expert", c) * passes(x)
     messages = messages * c["expert_exposed"]
     if not np.any(x.overlaps_experts > 0):
@@ -92,8 +92,9 @@ def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _context(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """A ring sends the next keys and values during attention on the current ones (Liu et al., arXiv
-    2310.01889, section 3): messages longer than the attention are exposed, and a share of the rest.
+    """Exposed messages of context parallelism. A ring sends the next keys and values during
+    attention on the current ones (Liu et al., arXiv 2310.01889, section 3): the excess over the
+    attention is exposed, and a share of the rest.
     """
     messages = named("messages", 3.0 * moved(x, "context", c))
     core = [f"{name}, {way}" for name in ("attention", "softmax and dropout") for way in _WAYS]

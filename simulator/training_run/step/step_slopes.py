@@ -13,18 +13,18 @@ from simulator.training_run.step.step_time import step_parts
 
 Array = NDArray[np.float64]
 
-# Step of the finite differences, in the logarithm of a coefficient: the root of what a double
-# resolves, as usual of one-sided differences.
+# Step of the finite differences, in the logarithm of a coefficient: the root of the smallest part a
+# double resolves, as usual of one-sided differences.
 NUDGE = 1.5e-8
 # Runs whose slopes are computed side by side: arrays of 64 x 32 numbers stay in the cache.
 _CHUNK = 64
 
 
 def log_slopes(x: Features, c: Mapping[str, Array]) -> dict[str, Array]:
-    """Per kind of coefficient [runs] the derivative of the step time's logarithm by that of the
-    coefficient; 0.1 is 1 % of the step for 10 % of the coefficient.
+    """Kind of coefficient -> [runs] derivative of the step time's logarithm by that of the
+    coefficient: 0.1 means 1 % of the step for 10 % of the coefficient.
 
-    c  per kind of coefficient the value of every run (coefficients.Assigned.of)
+    c  kind of coefficient -> [runs] values (coefficients.Assigned.of)
     """
     runs = x.microbatches.size
     chunks = [
@@ -34,8 +34,8 @@ def log_slopes(x: Features, c: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _slopes(x: Features, c: Mapping[str, Array], rows: NDArray[np.intp]) -> Array:
-    """[kinds, rows] of some of the runs: all predictions, as they are and with one kind a little
-    larger each, in one call."""
+    """[kinds, rows] slopes of some of the runs, from one call with the unchanged coefficients and
+    with each kind slightly larger."""
     variants = 1 + len(c)
     repeated = np.tile(rows, variants)
     nudged = {kind: np.tile(value[rows], variants) for kind, value in c.items()}

@@ -43,13 +43,12 @@ PER_MICROBATCH = (LAYER, BESIDE, CHUNK, LOGITS, WIDE_LAYER)
 
 @dataclass(slots=True, kw_only=True)
 class Earlier:
-    """Sums of the terms before a term, which it may use, [runs] seconds.
+    """Sums of earlier terms, for use in later ones: [runs] seconds.
 
-    of           of each term of a layer so far, by its name
-    layer        their sum: a layer and micro-batch, forward and backward
-    busiest      the busiest stage's time per micro-batch; stages  that of all stages together
-    step         the step so far
-    The last three are for terms that count once per step.
+    of           each term of a layer so far, by name
+    layer        their sum per layer and micro-batch, forward and backward
+    busiest      the busiest stage's time per micro-batch; stages  the sum over all stages
+    step         the step so far. The last three are for terms that count once per step
     """
 
     layer: Array
@@ -64,13 +63,13 @@ Formula = Callable[[Features, Coefficients, Earlier], Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One cost.
+    """One cost of a training step.
 
-    name     as printed;  part  of the step that it belongs to
+    name     as printed;  part  of the step
     seconds  its formula, run on arrays for predictions and on symbols for explanations
-             (formula_symbol.py). It must not fall where `Features.idle_share` rises: searches
-             bound the step by the least idle share that is possible
-    per      how often it counts in each micro-batch; None: once per step
+             (formula_symbol.py). It must not fall when `Features.idle_share` rises, because
+             searches bound the step by the least possible idle share
+    per      its count in each micro-batch; None: once per step
     way      its pass: `forward`, `backward`, or "" for both
     words    the formula in words, if its symbols alone are unclear
     """
@@ -94,15 +93,15 @@ _NODES = {
 
 
 def between_nodes(nodes: Array, c: Coefficients) -> Array:
-    """Time of bytes between nodes over that without other traffic: flows collide on the switches
-    that they share, and the further apart the ranks of a group are, the more switches they cross.
+    """Factor on the time of bytes between nodes due to other traffic: flows collide on shared
+    switches, and a group over more nodes crosses more switches.
     """
     return c["outer"] * (1.0 + c["congestion"] * np.log2(nodes))
 
 
 def moved(x: Features, kind: str, c: Coefficients) -> Array:
-    """Seconds of the messages of a kind (`tensor`, `reduce`, ...): inside nodes, over the network
-    and over what lies beyond it are at work at once, the slowest binds (simulator/collectives.py).
+    """Seconds of the messages of a kind (`tensor`, `reduce`, ...). The levels inside nodes, between
+    nodes and beyond work at the same time, so the slowest counts (simulator/collectives.py).
     """
     inner, outer, far = (getattr(x, f"{kind}_{level}") for level in ("inner", "outer", "far"))
     network = outer * between_nodes(getattr(x, _NODES.get(kind, "nodes")), c)
@@ -111,5 +110,5 @@ def moved(x: Features, kind: str, c: Coefficients) -> Array:
 
 
 def passes(x: Features) -> Array:
-    """Passes of a layer's messages: forward, backward, and forward again where it is recomputed."""
+    """Number of passes of a layer's messages: forward, backward, and the recomputed share."""
     return 2.0 + x.recomputed_routed

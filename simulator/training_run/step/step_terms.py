@@ -1,7 +1,7 @@
-"""`TERMS`: every cost of a training step. The step time of one run or of a hundred thousand, the
-bounds of layout searches and the explanation of a prediction are all made by walking this table.
+"""`TERMS`: all costs of a training step. The step time of one run or of a hundred thousand, the
+bounds of layout searches and the explanation of a prediction are all computed from this table.
 
-A new cost is one `Term` more, built from `Features`, coefficients and the terms before it.
+A new cost is one more `Term`, a formula of `Features`, coefficients and earlier terms.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _logits(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _wide_layer(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """What a layer in bf16 takes beyond one at the run's precision: its matmuls take longer, and
-    nothing is cast to fewer bits."""
+    """Additional time of a layer in bf16 over one at the run's precision: its matmuls take longer,
+    but nothing is cast to fewer bits."""
     again = 1.0 + x.recomputed_matmul
     dense = x.wide_matmul_forward * again + x.wide_matmul_backward
     grouped = x.wide_grouped_forward * (1.0 + x.recomputed_routed) + x.wide_grouped_backward
@@ -44,9 +44,9 @@ def _wide_layer(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _idle(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """1F1B: (m - 1) T_max + sum T (Narayanan et al., SC'21, section 2.2.1), its idle part divided
-    by the chunks per rank where interleaved. Zero-bubble schedules idle as their own timeline
-    says; they may start from 1F1B, so they idle no longer, whatever the head weighs."""
+    """Idle time. 1F1B: (m - 1) T_max + sum T (Narayanan et al., SC'21, section 2.2.1), with its
+    idle part divided by the chunks per rank if interleaved. Zero-bubble schedules idle as in their
+    timeline, but at most as long as 1F1B, from which they may start."""
     others = named("other stages", e.stages - e.busiest)
     timeline = np.minimum(x.idle_share * e.busiest, others)
     idle = np.where(x.idle_share > 0, timeline, others / x.vpp)
@@ -54,7 +54,8 @@ def _idle(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _sends(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """Of every micro-batch and chunk the exposed share, and all of the ramp's, both directions."""
+    """Sends between stages, both directions: the exposed share of every micro-batch and chunk, and
+    all sends of the ramp."""
     latency = US * c["cut_step_us"] * x.cut_steps
     send = named(
         "send", x.cut_inner * c["inner"] + x.cut_outer * between_nodes(x.nodes, c) + latency
@@ -64,15 +65,15 @@ def _sends(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _far_sends(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """1F1B: the stages on both sides of a crossing wait for each other in a cycle of two
-    micro-batches and two sends, so that each micro-batch takes one send longer; where every cut is
-    a crossing, 2 n / (n + 1) sends for n of them. Filling and draining pass each crossing once, and
-    the micro-batches that the last part has in flight then wait for none. Interleaved chunks, which
-    pass from the last stage to the first over the same line too, hide half a chunk's time; beyond
-    that 1/2 + 1/p sends per chunk of p stages show. Both are read off the timeline, and
-    tests/simulator/test_level_cut.py holds them beside it, within 10 % (interleaved: 20 %).
-    Besides, a line that is slower than the stages falls behind them, and no send hides better than
-    one between nodes.
+    """Sends over a slow level. 1F1B: the stages on both sides of a crossing wait for each other in
+    a cycle of two micro-batches and two sends, so each micro-batch takes one send longer, or 2 n /
+    (n + 1) sends if all n cuts are crossings. Fill and drain pass each crossing once, and
+    micro-batches in flight in the last part then wait for none. Interleaved chunks also pass from
+    the last stage to the first over the same line. They hide half a chunk's time; of the rest, 1/2
+    + 1/p sends per chunk of p stages are exposed. Both follow from the timeline;
+    tests/simulator/test_level_cut.py compares them with it, within 10 % (interleaved: 20 %). In
+    addition, a line slower than the stages delays them, and no send hides better than one between
+    nodes.
     """
     if not np.any(x.cut_crossings > 0):
         return np.zeros(1)
@@ -97,9 +98,8 @@ def _far_sends(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _stalled(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """Messages on the critical path: the first micro-batch goes through all stages and back, every
-    further one costs what the busiest rank sends and receives of it, 2 with two stages, 4 with
-    more."""
+    """Stalled messages on the critical path: the first micro-batch goes through all stages and
+    back; every further one adds the busiest rank's messages, 2 with two stages, 4 with more."""
     through = 2.0 * (x.pp - 1.0)
     further = x.microbatches * x.vpp - 1.0
     messages = named("messages", through + further * np.minimum(through, 4.0))
@@ -107,13 +107,13 @@ def _stalled(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _exchange(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """The overlapped messages hide under layers, as ZeRO-3's gathers do: a share of those that fit
-    is exposed, and all that do not fit.
+    """Exposed gradient and weight exchange. Overlapped messages hide under layers, like ZeRO-3's
+    gathers: the excess is exposed, and a share of the rest.
 
-    A chunk's gradients are whole after its last micro-batch, and its weights are needed at its
-    first. Interleaved schedules run a chunk's passes of p micro-batches one after the other
-    (Narayanan et al., SC'21, section 2.2.2), so that the messages of v chunks have the passes of p
-    micro-batches of v - 1 chunks to hide under, and those of the last chunk one pass.
+    A chunk's gradients are complete after its last micro-batch, and its weights are needed at its
+    first. Interleaved schedules run a chunk's passes of p micro-batches in sequence (Narayanan et
+    al., SC'21, section 2.2.2), so the messages of v chunks can hide under p micro-batches of v - 1
+    chunks, those of the last chunk under one pass.
     """
     messages = moved(x, "reduce", c)
     messages = named("messages", messages + US * x.reduce_steps * c["outer_step_us"])

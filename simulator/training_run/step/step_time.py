@@ -1,4 +1,4 @@
-"""The step time of described runs: the sum of `TERMS` (step_terms.py), as arrays over the runs."""
+"""The step time of runs: the sum of `TERMS` (step_terms.py), as arrays over the runs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from simulator.training_run.step.step_term import (
 from simulator.values.prediction import Component, Part
 
 PARTS = tuple(part for part in Part if any(term.part is part for term in step_terms.TERMS))
-"""The parts that a described run's step has, in the order in which they are printed."""
+"""The parts of a step, in the order in which they are printed."""
 Key = TypeVar("Key", bound=Hashable)
 
 
 class StepParts(dict[Part, Array]):
-    """[runs] seconds of a step by part, `PARTS` in their order; `total_s` is their sum. Compute and
-    messages inside layers are the busiest stage's."""
+    """[runs] seconds of a step by part, in the order of `PARTS`; `total_s` is their sum. Compute
+    and messages inside layers are those of the busiest stage."""
 
     @property
     def total_s(self) -> Array:
@@ -44,7 +44,7 @@ class StepParts(dict[Part, Array]):
         return np.asarray(sum(self.values()))
 
     def components(self, row: int = 0) -> tuple[Component, ...]:
-        """The parts of one run that take time."""
+        """The nonzero parts of one run."""
         return tuple(
             Component(name=part, time_s=float(seconds[row]))
             for part, seconds in self.items()
@@ -63,12 +63,12 @@ def step_parts(x: Features, c: Coefficients) -> StepParts:
 
 
 def step_seconds(x: Features, c: Coefficients, key: Callable[[Term], Key]) -> dict[Key, Array]:
-    """Seconds of the step by a property of its terms, in their order.
+    """Property of terms -> [runs] seconds of the step, in the terms' order.
 
     c  per kind of coefficient the value of every run (coefficients.Assigned.of)
 
-    A stage's time per micro-batch is that of its layers, logits and chunks; the busiest stage sets
-    the pace of all micro-batches. The coefficient `level` multiplies every term.
+    A stage's time per micro-batch is the sum over its layers, logits and chunks; the busiest stage
+    determines the rate of micro-batches. The coefficient `level` multiplies every term.
     """
     earlier = Earlier(layer=np.zeros(1))
     by_key: dict[tuple[Key, Per], Array] = {}
@@ -99,8 +99,8 @@ def step_seconds(x: Features, c: Coefficients, key: Callable[[Term], Key]) -> di
 def unit_seconds(
     x: Features, c: Coefficients, earlier: Earlier, sums: dict[Per, Array]
 ) -> Iterator[tuple[Term, Per, Array]]:
-    """Each term of a micro-batch with the seconds of one unit (a layer, a chunk, the logits) before
-    `level`; `sums` gets their sums by unit."""
+    """Terms of a micro-batch with the seconds of one unit (a layer, a chunk, the logits), before
+    `level`; their sums by unit are added to `sums`."""
     for per in PER_MICROBATCH:
         for term in step_terms.TERMS:
             if term.per is not per:
@@ -119,7 +119,7 @@ def _add(sums: dict[Key, Array], key: Key, value: Array) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PricedRuns:
-    """Runs, their features, and [coefficients] the values that price them."""
+    """Runs, their features, and their [coefficients] values."""
 
     runs: Sequence[TrainingRun]
     x: Features
@@ -144,7 +144,7 @@ def price_runs(
     all_fit: bool = False,
     x: Features | None = None,
 ) -> PricedRuns:
-    """The runs under these coefficients, the shipped ones if None.
+    """The runs with these coefficients, the shipped ones if None.
 
     all_fit  skip the memory check of `features`;  x  their features, if known
     """

@@ -1,23 +1,22 @@
 """Kernels and passes that low-rank adapters add to a layer with frozen weights.
 
 An adapter of a linear layer y = W x adds B A x (Hu et al., arXiv 2106.09685, section 4.1): two
-matmuls of rank r, a scale and an addition. r is 8 to 64, so that its matmuls take the time of the
-bytes that they read and write. Per linear layer of n inputs and m outputs, in 16 bits:
+matmuls of rank r, a scale and an addition. r is 8 to 64, so the matmuls are memory-bound. Per
+linear layer of n inputs and m outputs, in 16 bits:
 
     forward    A reads n; B writes m; the addition reads 2 m and writes m
     backward   gradients of B and of its input read m each, of A reads n; the gradient of x is
                added: 2 n read, n written
 
-Adapters are taken to be on the linear layers of the attention, as in the paper's experiments and in
+Adapters are assumed on the linear layers of the attention, as in the paper's experiments and in
 MLPerf's rules (llama2_70b_lora).
 
-Frozen weights in few bits are widened before every matmul (QLoRA). A linear layer of n weights in b
-bytes each becomes a 16-bit copy of itself first, which its matmul then reads as any other (Dettmers
-et al., arXiv 2305.14314, section 3, equation 5; bitsandbytes, autograd/_functions.py, MatMul4Bit):
-(b + 2) n bytes are read and written, once in the forward, once in the backward for the gradient of
-the input, and once more where the forward runs again. `int8` is taken to be widened likewise, as
-its backward is (MatMul8bitLt). The copy is gone when its matmul has run. Embeddings, head and norms
-stay in 16 bits.
+Low-bit frozen weights are widened before every matmul (QLoRA). A linear layer of n weights of b
+bytes is copied to 16 bits, and its matmul reads the copy (Dettmers et al., arXiv 2305.14314,
+section 3, equation 5; bitsandbytes, autograd/_functions.py, MatMul4Bit): (b + 2) n bytes are read
+and written, once in the forward, once in the backward for the gradient of the input, and once in a
+recomputed forward. `int8` is assumed to be widened in the same way, as it is in its backward
+(MatMul8bitLt). The copy is freed after its matmul. Embeddings, head and norms stay in 16 bits.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ def widened_bytes(run: TrainingRun) -> float:
 
 
 def _linears(run: TrainingRun) -> float:
-    """Linear layers of an average layer on a rank: four of the attention, and those of the
-    feed-forward or of the rank's experts, all of which are there where tensor parallelism splits
-    each."""
+    """Number of linear layers of an average layer on a rank: four of the attention, and those of
+    the feed-forward or of the rank's experts; all experts, if tensor parallelism splits each."""
     model = run.model
     each = 3.0 if model.gated else 2.0
     share = model.num_expert_layers / model.num_layers
@@ -110,8 +108,8 @@ def adapter_work(run: TrainingRun) -> AdapterWork:
 
 
 def adapter_parameters(model: Transformer, rank: int) -> int:
-    """Trained weights of a layer: A [in, r] and B [r, out] for the attention's two matmuls, that of
-    queries, keys and values and that of the output."""
+    """Trained weights of a layer: A [in, r] and B [r, out] for each of the attention's two matmuls
+    (queries, keys and values; output)."""
     query = model.num_heads * model.head_size
     both = query + 2 * model.num_kv_heads * model.head_size
     return rank * ((model.hidden_size + both) + (query + model.hidden_size))

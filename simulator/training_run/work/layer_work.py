@@ -1,10 +1,10 @@
-"""Matmuls, attention and passes that one device computes in a micro-batch of a described run.
+"""Matmuls, attention and passes of one device in a micro-batch of a run.
 
 The forward matmuls of a layer on one of tp ranks are those of Megatron-LM (Shoeybi et al., arXiv
 1909.08053, section 3): queries, keys and values together, the output projection, and the
-feed-forward's two (three weights where gated). Each has two in the backward, for its input and for
-its weights. Experts: every rank holds num_experts / ep of them and runs each on its share of the
-tokens that ep ranks send to it, balanced (a load imbalance multiplies the tokens of the fullest).
+feed-forward's two (three weights if gated). Each has two in the backward, for its input and for its
+weights. Every rank has num_experts / ep experts, and runs each on a balanced share of the tokens of
+ep ranks (a load imbalance multiplies the tokens of the fullest rank).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from simulator.training_run.work.state_work import StateWork, state_work
 class Attention:
     """One call of a fused attention kernel; `count` of them (rings of context parallelism).
 
-    newest   False for FlashAttention-2, which uses nothing newer than Ampere's instructions
-    window   keys that a query meets at most, 0 for all
+    newest   False for FlashAttention-2, which uses Ampere's instructions
+    window   most keys per query, 0 for all
     """
 
     batch: float
@@ -46,12 +46,12 @@ class Attention:
 class LayerWork:
     """One layer, or the head, on one device and micro-batch.
 
-    matmuls       forward; attention  calls of the fused core
-    grouped       forward matmuls of experts, which run as a group
-    frozen        weights have no gradient
+    matmuls       forward matmuls; attention  calls of the fused core
+    grouped       forward matmuls of experts, run as a group
+    frozen        whether weights have no gradients
     score_matmuls  products of unfused attention, each with two in the backward
     state         the recurrence of a state
-    forward_pass_bytes, backward_pass_bytes   moved by everything elementwise
+    forward_pass_bytes, backward_pass_bytes   moved by elementwise ops
     forward_cast_bytes, backward_cast_bytes   moved by casts to fewer bits (matmul.py)
     score_bytes   moved by the unfused core's softmax and dropout, forward (backward: 1.5 times)
     """
@@ -88,17 +88,17 @@ def _fp32_type(run: TrainingRun) -> str:
 
 
 def element_bytes(run: TrainingRun) -> float:
-    """Of activations, in memory and in messages: 16 bits but for runs in fp32."""
+    """Bytes per activation element, in memory and in messages: 2, or 4 for runs in fp32."""
     return 4.0 if run.precision == "fp32" else 2.0
 
 
 def padded_vocabulary(run: TrainingRun, stack: Framework) -> int:
-    """The vocabulary as the stack stores it (Megatron-LM pads to 128 x tp)."""
+    """The vocabulary as stored by the framework (Megatron-LM pads to 128 x tp)."""
     return padded(run.model, stack.vocabulary_multiple, run.degrees.tp)
 
 
 def vocabulary_share(run: TrainingRun, stack: Framework) -> float:
-    """The rows of a table, or logits of a token, that a rank holds."""
+    """Rows of a table, or logits of a token, on one rank."""
     return padded_vocabulary(run, stack) / stack.vocabulary_ranks(run.model, run.degrees.tp)
 
 
@@ -193,7 +193,7 @@ def layer_products(
 
 
 def head_work(run: TrainingRun, stack: Framework) -> LayerWork:
-    """The logits and their loss."""
+    """The work of the logits and their loss."""
     vocabulary = vocabulary_share(run, stack)
     logits = Matmul(run.tokens, vocabulary, run.model.hidden_size, dtype=wide_type(run))
     moved = stack.loss_bytes * run.tokens * vocabulary
@@ -206,7 +206,7 @@ def head_work(run: TrainingRun, stack: Framework) -> LayerWork:
 
 
 def _projections(model: Transformer, tokens: float, tp: int, dtype: str) -> Iterator[Matmul]:
-    """Of the average layer's attention and state."""
+    """Forward matmuls of the average layer's attention and state."""
     h, heads = model.hidden_size, model.num_heads
     if model.state is not None:
         state, share = model.state, model.state_share

@@ -35,13 +35,13 @@ class Matmul:
 
 
 def gradient_sizes(m: float, n: float, k: float) -> tuple[tuple[float, float, float], ...]:
-    """The (m, n, k) of the two products in the backward of [m, k] x [k, n]: for its input, then for
-    its weights, which frozen weights have not."""
+    """(m, n, k) of the two backward products of [m, k] x [k, n]: for its input, then for its
+    weights (not for frozen ones)."""
     return (m, k, n), (k, n, m)
 
 
 def cast_bytes(precision: str, products: Iterable[Matmul]) -> tuple[float, float]:
-    """Bytes of the casts of a layer's products, forward and backward; 0 at 16 bits and more."""
+    """Bytes of the casts of a layer's products, forward and backward; 0 for 16 bits or more."""
     each = CAST_BYTES.get(precision, 0.0)
     low = [x for x in products if x.dtype.startswith(("float8", "float4"))] if each else []
     inputs = sum(x.m * x.k * x.count for x in low)

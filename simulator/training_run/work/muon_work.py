@@ -1,4 +1,4 @@
-"""Muon: matrices of a rank, and the products that make their updates orthogonal.
+"""Muon: matrices of a rank, and the products that orthogonalize their updates.
 
 Muon (Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024-12-08,
 kellerjordan.github.io/posts/muon) keeps one momentum per weight and replaces the momentum X of each
@@ -7,8 +7,8 @@ matrix [m, n], m <= n, by five iterations of Newton-Schulz in bf16:
     A = X X^T,  X <- a X + (b A + c A A) X          4 m^2 n + 2 m^3 FLOPs each
 
 Embeddings, head, norms and biases keep AdamW (Liu et al., arXiv 2502.16982, section 2.2). A matrix
-is one weight as the framework stores it: queries, keys and values together, both gates of a
-feed-forward together; each expert has its own.
+is one weight as stored by the framework: queries, keys and values together, both gates of a
+feed-forward together, and each expert separately.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Shape = tuple[float, float]
 class RankMatrices:
     """Matrices of the fullest pipeline rank that are whole or split in the same way.
 
-    elements   of a rank, after tensor and expert parallelism;  count  of matrices
-    seconds    of Newton-Schulz on all of them, each whole, at the surfaces' speed
+    elements   of a rank, after tensor and expert parallelism;  count  number of matrices
+    seconds    of Newton-Schulz on all whole matrices, at the surfaces' speed
     splits     ranks of tensor parallelism that split each matrix
-    shards     ranks that share the states of the same matrices, and the work on them
+    shards     ranks that share the states of, and the work on, the same matrices
     """
 
     elements: float
@@ -62,12 +62,12 @@ class RankMatrices:
 
     @property
     def handled(self) -> float:
-        """Share of the matrices that a rank makes orthogonal; a cut one is done on both sides."""
+        """Share of the matrices that a rank orthogonalizes; a cut one is done on both sides."""
         return min(1.0, 1.0 / self.shards + self.cut)
 
 
 def rank_matrices(run: TrainingRun) -> tuple[RankMatrices, ...]:
-    """Matrices of all replicas, and those of experts; none unless the optimizer is Muon."""
+    """Matrices common to all replicas, and those of experts; none unless the optimizer is Muon."""
     if run.optimizer != MUON:
         return ()
     model, degrees = run.model, run.degrees
@@ -97,7 +97,7 @@ def rank_matrices(run: TrainingRun) -> tuple[RankMatrices, ...]:
 def _average_layer(
     model: Transformer,
 ) -> tuple[tuple[tuple[Shape, float], ...], tuple[tuple[Shape, float], ...]]:
-    """(shape, number) of an average layer's matrices: all but experts, and all experts."""
+    """(shape, number) of an average layer's matrices: all except experts', and experts'."""
     share = model.num_expert_layers / model.num_layers
     shared, experts = defaultdict[Shape, float](float), defaultdict[Shape, float](float)
     for kind, weight in ((False, 1.0 - share), (True, share)):

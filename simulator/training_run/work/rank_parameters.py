@@ -1,4 +1,4 @@
-"""The parameters that one rank holds, exchanges and updates."""
+"""Numbers of parameters that one rank stores, exchanges and updates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def layer_parameters(run: TrainingRun) -> float:
 
 
 def layer_shard(run: TrainingRun) -> float:
-    """Weights of an average layer that one of the ranks that shard them holds."""
+    """Weights of an average layer in one rank's shard."""
     shared = _shared_parameters(run) / run.sharing_ranks
     return shared + _expert_parameters(run) / expert_copies(run)
 
@@ -31,27 +31,27 @@ def _shared_parameters(run: TrainingRun) -> float:
 
 
 def _expert_parameters(run: TrainingRun) -> float:
-    """Of an average layer, the experts that one rank holds."""
+    """Expert weights of an average layer on one rank."""
     model = run.model
     expert_share = model.num_expert_layers / model.num_layers
     return expert_share * model.num_experts * model.expert_parameters / expert_ranks(run)
 
 
 def expert_ranks(run: TrainingRun) -> int:
-    """Ranks over which experts are spread; without expert parallelism tensor parallelism splits
-    each."""
+    """Ranks over which experts are spread; without expert parallelism, those of tensor parallelism,
+    which splits each."""
     degrees = run.degrees
     return degrees.ep if degrees.ep > 1 else degrees.tp
 
 
 def expert_copies(run: TrainingRun) -> int:
-    """Ranks that hold the same experts and share their states."""
+    """Number of ranks with the same experts, which share their states."""
     return max(1, run.sharing_ranks * run.degrees.tp // expert_ranks(run))
 
 
 def rank_parameters(run: TrainingRun, stack: Framework) -> tuple[float, float]:
-    """Weights of the fullest pipeline rank, its layers and one vocabulary table: the weights that
-    all data-parallel ranks have in common, and experts."""
+    """Weights of the fullest pipeline rank (its layers and one vocabulary table): those common to
+    all data-parallel ranks, and experts."""
     full, _ = stage_layers(run)
     table = vocabulary_share(run, stack) * run.model.hidden_size
     tables = 1 if run.degrees.pp > 1 or run.model.tied_embeddings else 2
@@ -59,7 +59,7 @@ def rank_parameters(run: TrainingRun, stack: Framework) -> tuple[float, float]:
 
 
 def updated_parameters(run: TrainingRun, stack: Framework) -> float:
-    """Weights whose optimizer states a rank holds."""
+    """Number of weights whose optimizer states are on a rank."""
     if run.lora:
         return 0.0
     shared, experts = rank_parameters(run, stack)

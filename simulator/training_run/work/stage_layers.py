@@ -1,4 +1,4 @@
-"""Layers of a stage, and the share of the forward that the backward repeats."""
+"""Layers of a stage, and the recomputed share of the forward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.values.recompute_kind import recompute_kind
 
 
 def predicting_layers(run: TrainingRun) -> int:
-    """Layers that predict further tokens."""
+    """Number of layers that predict further tokens."""
     return run.model.predicted_ahead * run.model.predicting_layers
 
 
@@ -33,7 +33,7 @@ def stage_layers(run: TrainingRun) -> tuple[float, float]:
 
 
 def recomputed_share(run: TrainingRun) -> float:
-    """Share of the fullest stage's layers that full recomputation runs again."""
+    """Share of the fullest stage's layers that are fully recomputed."""
     if not run.recompute_layers:
         return 1.0
     full, _ = stage_layers(run)
@@ -42,8 +42,8 @@ def recomputed_share(run: TrainingRun) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputedShares:
-    """Shares of the forward that are done again: matmuls that every token takes, experts' matmuls
-    and messages, attention core, passes."""
+    """Recomputed shares of the forward: matmuls for all tokens, experts' matmuls and messages,
+    attention core, elementwise passes."""
 
     matmul: float
     routed: float
@@ -68,6 +68,6 @@ def recomputed_shares(run: TrainingRun, stack: Framework) -> RecomputedShares:
 
 
 def _last_matmul(model: Transformer) -> float:
-    """Share of a layer's matmuls that the down projection is."""
+    """Share of the down projection in a layer's matmuls."""
     down = model.dense_parameters / (3 if model.gated else 2)
     return down / (model.mixer_parameters + model.dense_parameters)

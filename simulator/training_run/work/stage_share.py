@@ -1,5 +1,5 @@
-"""`stage_split`: which layers, embedding and head each virtual pipeline stage holds, for the step
-time and for the memory alike."""
+"""`stage_split`: layers, embedding and head of each virtual pipeline stage, for both step time and
+memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from simulator.values.pipeline_layout import LayoutStage, stages_of_layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageShare:
-    """One virtual stage: its rank, dense layers, layers with experts, and whether it has the table
-    of embeddings and the head; `is_empty` where not even the loss is left for it.
+    """One virtual stage: its rank, dense layers, layers with experts, and whether it has the
+    embedding table and the head; `is_empty` if it has not even the loss.
 
-    predicting_layers   those of its layers that predict further tokens; they have experts where
-                        the model has any
+    predicting_layers   number of its layers that predict further tokens; they have experts if the
+                        model has any
     """
 
     rank: int
@@ -41,14 +41,14 @@ class StageShare:
 
 
 def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
-    """The virtual stages of a run, of all copies that its ranks hold, in the order of the model.
+    """The virtual stages of a run, of all model copies on its ranks, in the order of the model.
 
     The framework's `stage_split` decides where the model is cut. `cost` cuts as nanotron does
     (src/nanotron/models/base.py, build_model). `even` gives equal numbers of layers; if they do not
-    divide, the embedding and the head count as a layer each (Zero Bubble README, "Notices"), and if
+    divide, the embedding and the head count as a layer each (Zero Bubble README, "Notices"); if
     that does not divide either, the first stages get one layer more. A `pipeline_layout` replaces
-    all of these; where it has several stages for each of the run's, a rank's are taken as one (a
-    lower bound of the memory of the first rank).
+    these; if it has several stages per stage of the run, those of a rank are merged (a lower bound
+    on the first rank's memory).
     """
     degrees = run.degrees
     if run.pipeline_layout and degrees.pp > 1:
@@ -62,7 +62,7 @@ def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
 
 
 def rank_conditions(rank: int, shares: Sequence[StageShare]) -> frozenset[str]:
-    """Those of RANK_CONDITIONS that are true on a pipeline rank with these virtual stages."""
+    """The RANK_CONDITIONS that are true on a pipeline rank with these virtual stages."""
     dense = any(share.dense_layers for share in shares)
     experts = any(share.expert_layers for share in shares)
     return frozenset(itertools.compress(RANK_CONDITIONS, (dense, experts, rank > 0)))
@@ -91,7 +91,7 @@ def _given(
 
 
 def _together(one: StageShare, other: StageShare) -> StageShare:
-    """Two stages of a rank as one."""
+    """Two stages of a rank merged into one."""
     return StageShare(
         rank=one.rank,
         dense_layers=one.dense_layers + other.dense_layers,
@@ -142,8 +142,8 @@ def _shares_of(model: Transformer, pp: int, schedule: str, cuts: _Cuts) -> tuple
 
 
 def _dense_before(model: Transformer, layers: int) -> int:
-    """Layers without experts among the first `layers`: all of the first ones, and those between
-    layers with experts, but spread evenly over a hybrid."""
+    """Number of layers without experts among the first `layers`: all the leading dense ones, and
+    those between layers with experts; in a hybrid, evenly spread."""
     dense = model.num_layers - model.num_expert_layers
     if model.is_even:
         first = model.first_dense_layers if model.num_experts else dense
@@ -153,8 +153,8 @@ def _dense_before(model: Transformer, layers: int) -> int:
 
 
 def _with_experts(model: Transformer, ahead: int) -> int:
-    """Of layers that predict further tokens, those with experts: all where the model has any, of a
-    hybrid, whose layers have one part each, its share of them."""
+    """Number of predicting layers with experts: all if the model has any; in a hybrid, whose layers
+    have one part each, its share of them."""
     if not model.num_experts:
         return 0
     return ahead if model.is_even else math.ceil(ahead * model.num_expert_layers / model.num_layers)
@@ -162,8 +162,8 @@ def _with_experts(model: Transformer, ahead: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cuts:
-    """Layers of each stage, the stage of the head, the last stage that holds anything, and the
-    further layers of each stage that predict further tokens (`()` for none)."""
+    """Layers of each stage, the stage of the head, the last nonempty stage, and the predicting
+    layers of each stage (`()` for none)."""
 
     layers: tuple[int, ...]
     head: int
@@ -172,17 +172,17 @@ class _Cuts:
 
 
 def predictor_units(model: Transformer) -> int:
-    """Units that are cut into stages like layers if the model predicts further tokens: per token
-    its layers and its logits, and the loss; 0 if it predicts one token."""
+    """Number of units that are cut into stages like layers if the model predicts further tokens:
+    per token its layers and its logits, plus the loss; 0 if it predicts one token."""
     if not model.predicted_ahead:
         return 0
     return model.predicted_ahead * (model.predicting_layers + 1) + 1
 
 
 def _with_predictors(model: Transformer, count: int) -> _Cuts:
-    """Stages of equal units, in order: layers, then per further token its layers and its logits,
-    then the loss, each a unit (Megatron-Bridge, recipes/deepseek: layouts of DeepSeek-V3 on 4, 8,
-    16 and 32 stages). The head is on the stage of the loss."""
+    """Stages with equal numbers of units, in the order of layers, then per further token its layers
+    and its logits, then the loss (Megatron-Bridge, recipes/deepseek: layouts of DeepSeek-V3 on 4,
+    8, 16 and 32 stages). The head is on the stage of the loss."""
     block = model.predicting_layers
     units = model.num_layers + predictor_units(model)
     each = math.ceil(units / count)
@@ -210,13 +210,13 @@ def _even(model: Transformer, count: int) -> _Cuts:
 
 
 def _by_cost(model: Transformer, count: int) -> _Cuts:
-    """A stage ends with the block that takes the cost past its share: matmul weights of the layers
-    and of the head (LlamaForTraining.get_block_compute_costs), nothing for the norm after the
-    layers, the cast of the logits and the loss, which follow. Stages may stay empty.
+    """nanotron's cuts. A stage ends with the block whose cost exceeds its share. Costs are matmul
+    weights of the layers and the head (LlamaForTraining.get_block_compute_costs), and 0 for the
+    following norm, cast of the logits and loss. Stages may be empty.
 
-    Where the cost equals the share the code goes on (`>`). 135 rows of the Ultra-Scale sweep meet
-    that case (1B, halves and quarters of the cost of 20 layers), and by their peaks the stage
-    ended: 8.5 % mean absolute error that way, 12.1 % the other (2026-11-21)."""
+    If the cost equals the share, nanotron's code continues (`>`). In 135 rows of the Ultra-Scale
+    sweep with this case (1B, halves and quarters of the cost of 20 layers), the peaks show that the
+    stage ended: 8.5 % mean absolute error that way, 12.1 % otherwise (2026-11-21)."""
     layer = 4 * model.num_heads * model.head_size * model.hidden_size
     layer += 3 * model.hidden_size * model.ffn_size
     head = model.vocab_size * model.hidden_size

@@ -11,19 +11,20 @@ Symbols: T tokens, H heads of size P on this rank, state N, G groups, chunks of 
 section 3.2): K K^T and Q K^T per head, both of the masked products with values and keys (W, U and
 the outputs), and three products with the state. The triangular inverse is left out (Q^2 / 3 each).
 `scan` (Mamba, arXiv 2312.00752, section 3.3.2): no matmuls; 9 flop per channel, state and token on
-vector units (discretisation, product, sum, output), which `scan_flop` gives.
+vector units (discretization, product, sum, output): `scan_flop`.
 
-The backward of `ssd` keeps neither C B^T nor the states and makes both again, and takes the product
-of the outputs' gradient with X twice, for C B^T and for the decays (github.com/state-spaces/mamba
-01b717a, mamba_ssm/ops/triton/ssd_combined.py, _mamba_chunk_scan_combined_bwd: 8 products per head
-and 3 per group, against the 6 and 2 that are gradients). Of `delta` only gradients are counted.
+`ssd` keeps neither C B^T nor the states for its backward, which recomputes both, and computes the
+product of the outputs' gradient with X twice, for C B^T and for the decays
+(github.com/state-spaces/mamba 01b717a, mamba_ssm/ops/triton/ssd_combined.py,
+_mamba_chunk_scan_combined_bwd: 8 products per head and 3 per group, of which 6 and 2 are
+gradients). For `delta` only gradients are counted.
 
-Each product is one batched call that reads its operands from memory and writes its result there,
-as the Triton kernels of mamba_ssm do but for the mask's product; that, tiles of 64 to 128 and no
-use of causality make it an upper bound by count and a lower bound by kernel quality. One public
-measurement of the forward: 0.65 ms for 8,192 tokens, 128 heads of 64, N 128, G 1, on an H100, where
-the products and states here take 0.82 ms with Q 256 (github.com/vllm-project/vllm pull request
-27299, 2025-10-25, column "Original"). None of the backward by shape is known to us.
+Each product is one batched call that reads its operands from memory and writes its result there, as
+in mamba_ssm's Triton kernels except for the mask's product. This, and unused causality, make it an
+upper bound by count; tiles of 64 to 128 make it a lower bound by kernel quality. One public
+measurement of the forward: 0.65 ms for 8,192 tokens, 128 heads of 64, N 128, G 1, on an H100
+(github.com/vllm-project/vllm pull request 27299, 2025-10-25, column "Original"); the products and
+states here take 0.82 ms with Q 256. We know no measurement of the backward by shape.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ SCAN_BACKWARD = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateWork:
-    """Of the average layer of a model, on one device and micro-batch.
+    """The recurrence of a model's average layer, on one device and micro-batch.
 
-    products     of the recurrence, forward; each has two in the backward
-    again        further products in the backward
+    products     forward; each has two in the backward
+    again        recomputed products in the backward
     pass_bytes   moved around these products, forward (backward: twice): convolution with its
                  activation, decays, gate and norm, and the chunks' states in fp32
     scan_flop    of a scan on vector units, forward (backward: `SCAN_BACKWARD` times)
@@ -59,8 +60,8 @@ class StateWork:
 def state_work(
     model: Transformer, tokens: float, seq_len: int, tp: int, dtype: str, width: float
 ) -> StateWork:
-    """The recurrence on one of tp ranks, each of which has a share of heads and groups; nothing for
-    a model without a state.
+    """The recurrence on one of tp ranks, each with a share of the heads and groups; zero for a
+    model without a state.
 
     width  bytes of an activation's element
     """

@@ -66,7 +66,7 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
     calls: dict[tuple[str, str, int, bool, int], list[tuple[float, ...]]] = defaultdict(list)
 
     def add(device: str, x: Matmul, row: int, slot: int, *, frozen: bool = False) -> None:
-        """A product and its gradients, that of frozen weights left out."""
+        """Add a product and its gradients, without the gradient of frozen weights."""
         if x.m <= 0 or x.n <= 0 or x.k <= 0:  # a model all of experts has no dense feed-forward
             return
         m, n, k = max(1.0, x.m), max(1.0, x.n), max(1.0, x.k)
@@ -135,20 +135,20 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
 
 
 def _without_tensor_cores(dtype: str, *sizes: Array) -> NDArray[np.bool_]:
-    """Whether a row of any operand is no multiple of 16 bytes."""
+    """Whether any operand's rows are not multiples of 16 bytes."""
     elements = _ALIGNED_BYTES // _NARROW_TYPES.get(dtype, 2)
     return np.asarray(np.any([size % elements != 0 for size in sizes], axis=0), dtype=np.bool_)
 
 
 def _vector_flop_per_s(device: str) -> float:
-    """The datasheet's fp32 rate without tensor cores; unbounded where none is stated."""
+    """The datasheet's fp32 rate without tensor cores; infinite if not stated."""
     peaks = get_device(device).peak_flop_per_s
     return float(peaks["float32"].value) if "float32" in peaks else math.inf
 
 
 def _peak_flop_per_s(device: str, dtype: str) -> float:
-    """The datasheet's rate, without measured kernels times the share that long matmuls reach. Types
-    without a rate take that of a 16-bit type."""
+    """The datasheet's rate; on devices without measured kernels, multiplied by the share that long
+    matmuls reach. Types without a rate have that of a 16-bit type."""
     return matmul_rate_of(device) * _datasheet_flop_per_s(device, dtype)
 
 

@@ -49,23 +49,23 @@ class MeasuredCollective:
 
     @property
     def operation(self) -> str:
-        """Its name."""
+        """Name of the operation."""
         return self.points[0].operation
 
     @property
     def ranks(self) -> int:
-        """How many devices took part."""
+        """Number of participating devices."""
         return self.points[0].group_size
 
     def group(self, node_devices: int) -> RankGroup:
-        """Where its ranks lie: neighbours in a node, and the same ones in each node."""
+        """Positions of the ranks: neighbors in a node, and the same ones in each node."""
         inside = self.ranks // self.hosts
         return RankGroup(((inside, 1), (self.hosts, node_devices)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFactor:
-    """The result of one collective for a level, `inner` or `outer`.
+    """Measured over assumed time of one collective on a level, `inner` or `outer`.
 
     factor  measured over assumed time of the bytes on the level, the median over sizes
     sizes   number of sizes bounded by the level's rate; with 0 the factor is not known
@@ -94,8 +94,7 @@ class LinkFactors:
 def link_factors(measured: Sequence[MeasuredCollective], links: Links) -> LinkFactors:
     """The factors of a run's links, from measured collectives.
 
-    Raises InputError where no size of a collective is bounded by a rate, or where ranks exceed a
-    node.
+    Raises InputError if no size of a collective is bounded by a rate, or if ranks exceed a node.
     """
     for each in measured:
         if each.ranks // each.hosts > links.node_devices:
@@ -139,8 +138,8 @@ def _latency_s(time: CollectiveTime) -> float:
 
 
 def _factor(each: MeasuredCollective, links: Links, inner: float = 0.0) -> LinkFactor:
-    """Of a collective inside a node. Of one between nodes, only if it takes longer than its part
-    inside them: `inner` times the assumed seconds."""
+    """The factor of a collective. One between nodes has a factor only if it takes longer than its
+    part inside nodes, which is `inner` times the assumed seconds."""
     inside = each.hosts == 1
     ratios = []
     for point, time in _bounded(each, links):
@@ -159,7 +158,8 @@ def _factor(each: MeasuredCollective, links: Links, inner: float = 0.0) -> LinkF
 
 
 def _mean(factors: Sequence[LinkFactor]) -> float | None:
-    """The geometric mean; each collective weighs the same, however many sizes it has."""
+    """The geometric mean; each collective has the same weight, regardless of its number of
+    sizes."""
     told = [math.log(each.factor) for each in factors if each.sizes]
     return math.exp(sum(told) / len(told)) if told else None
 

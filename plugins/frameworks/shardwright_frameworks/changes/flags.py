@@ -85,7 +85,7 @@ FLAGS: dict[str, dict[str, str]] = {
 _SWITCH: dict[object, str] = {True: "given", False: "left out"}  # and of 1 and 0
 _HIDES: dict[object, str] = {"interleaved-overlap": "true", "interleaved": "false"}
 _WHOLE_LAYERS: dict[object, str] = {"full": "true", "none": "false"}
-# What a framework writes for a value, where that is not the value itself.
+# A framework's words for a value, if they are not the value itself.
 _WORDS: dict[tuple[str, str], dict[object, str]] = {
     ("megatron-lm", "recompute"): {"none": "left out"},
     ("megatron-lm", "schedule"): {"interleaved-overlap": "given", "interleaved": "left out"},

@@ -22,8 +22,9 @@ LEAST_GAIN = 0.05
 class PricedChange:
     """A change and its price.
 
-    gain      share of the step that it saves; step_time_s with it
-    needed_bytes   that a device needs with it, None where the framework's memory is not described
+    gain      share of the step that is saved; step_time_s  with the change
+    needed_bytes   memory that a device needs with the change, None if the framework's memory is not
+                   described
     """
 
     change: SingleChange
@@ -40,7 +41,8 @@ def ranked_changes(
 ) -> tuple[PricedChange, ...]:
     """The changes that fit in memory and save at least `least_gain` of the predicted step.
 
-    A run that is predicted not to fit although it runs may change to what needs no more than it.
+    If the run is predicted not to fit although it runs, changes that need no more memory are
+    allowed.
     """
     return tuple(
         priced
@@ -50,9 +52,10 @@ def ranked_changes(
 
 
 def priced_changes(run: TrainingRun, changes: Sequence[SingleChange]) -> tuple[PricedChange, ...]:
-    """Those of the changes that fit, the largest gain first; ties in the order of SETTINGS.
+    """The changes that fit, with their prices, largest gain first; ties are in the order of
+    SETTINGS.
 
-    Raises ShardwrightError where the run itself cannot be predicted.
+    Raises ShardwrightError if the run itself cannot be predicted.
     """
     base_s = float(price_runs([run]).parts.total_s[0])
     base_need = _needed(run)

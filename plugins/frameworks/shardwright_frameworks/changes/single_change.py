@@ -1,10 +1,10 @@
 """`single_changes`: the runs that differ from one in a single setting, on the same devices with the
 same batch.
 
-A degree takes devices from, or gives them to, data parallelism. What is legal is what the framework
-accepts (`FrameworkRules`) and what divides: heads by tp, layers by pp x vpp, experts by ep, the
-batch by dp x micro-batch, an interleaved pipeline's micro-batches by pp (Megatron-Core,
-core/pipeline_parallel/schedules.py).
+A changed degree takes devices from data parallelism, or gives them to it. A run is legal if the
+framework accepts it (`FrameworkRules`) and if degrees divide: tp the heads, pp x vpp the layers, ep
+the experts, dp x micro-batch the batch, and pp an interleaved pipeline's micro-batches
+(Megatron-Core, core/pipeline_parallel/schedules.py).
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ class SingleChange:
 
 
 def single_changes(run: TrainingRun, *, precisions: tuple[str, ...] = ()) -> list[SingleChange]:
-    """Every legal neighbour of a run.
+    """All legal neighbors of a run.
 
-    precisions  to try in addition to the run's; by default none, since the results change
-                unasked
+    precisions  to try in addition to the run's; none by default, because they change the results
     """
     rules = load_framework(run.stack).rules
     found = []
@@ -88,7 +87,7 @@ def _halves_and_doubles(value: int) -> tuple[int, ...]:
 
 
 def _with_degree(run: TrainingRun, axis: str, degree: int) -> TrainingRun | None:
-    """The run with another degree, on as many devices; None where they do not divide."""
+    """The run with another degree, on the same devices; None if they do not divide."""
     degrees = run.degrees
     others = degrees.tp * degrees.pp * degrees.cp // setting_of(run, axis)
     dp, rest = divmod(degrees.num_devices, others * degree)
@@ -139,7 +138,7 @@ def _pipelines(
 
 
 def is_legal(run: TrainingRun, rules: FrameworkRules) -> bool:
-    """Whether a framework takes the run: every degree divides the dimension that it splits."""
+    """Whether a framework accepts the run: every degree divides the dimension that it splits."""
     model, degrees = run.model, run.degrees
     if degrees.used - set(rules.axes):
         return False

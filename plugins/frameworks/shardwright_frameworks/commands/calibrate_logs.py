@@ -1,4 +1,4 @@
-"""`shardwright profile --from` with what runs and benchmarks printed: training logs, nccl-tests."""
+"""`shardwright profile --from` with training logs and the output of nccl-tests."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def calibrate_from_logs(
     force: bool,
     device: str = "",
 ) -> None:
-    """Refit the coefficients on the steady steps of logs, each with its configuration; output of
-    nccl-tests among them says first how fast the links are.
+    """Refit the coefficients on the steady steps of logs, each with its configuration. Output of
+    nccl-tests among them first calibrates the links.
 
     configs  one per log in the same order, or one for all
-    device   of configurations that do not name it; of nccl-tests the cluster
+    device   for configurations that do not name one; for nccl-tests, the cluster
 
-    Raises what logged_run, measured_cluster and fit_and_write raise, and InputError where the
-    numbers of files do not fit.
+    Raises the errors of logged_run, measured_cluster and fit_and_write, and InputError if the
+    numbers of files do not match.
     """
     opened = {path: open_log(path) for path in sources}
     benchmarks = {path: told for path, told in opened.items() if isinstance(told, NcclOutput)}
@@ -93,7 +93,7 @@ def _logged(
 
 
 def _of_links(links: MeasuredCluster, source: str) -> Calibration:
-    """A calibration of links alone: intervals of steps stay as wide as they were."""
+    """A calibration of links only: intervals of steps keep their width."""
     return Calibration(
         source=source,
         method=LINK_METHOD,
@@ -108,7 +108,7 @@ def _of_links(links: MeasuredCluster, source: str) -> Calibration:
 
 
 def links_report(found: MeasuredCluster) -> RenderableType:
-    """What each collective says of the links, and the coefficients that follow."""
+    """The measured factor of each collective, and the resulting coefficients, as text."""
     rows = table("collective", ">ranks", ">nodes", "tells of", ">time over assumed", ">sizes")
     words = {"inner": "links inside a node", "outer": "network between nodes"}
     for each in found.factors.told:

@@ -1,4 +1,4 @@
-"""`shardwright check`."""
+"""`shardwright check`: finds faults in configurations, or differences from their plan."""
 
 from __future__ import annotations
 

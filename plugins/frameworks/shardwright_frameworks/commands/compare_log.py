@@ -20,11 +20,11 @@ def compare_with_logs(
     fail_over: float | None,
     on: str = "",
 ) -> None:
-    """The prediction of a plan, or of an imported run on the devices that `on` names, beside a
-    training log of it, by part where a profile is named too.
+    """Compare the prediction of a plan, or of an imported run on the devices `on`, with its
+    training log, and by part with a profile.
 
-    Raises InputError without exactly one training log, ToleranceError where the step is further off
-    than `fail_over`.
+    Raises InputError unless there is exactly one training log, ToleranceError if the error of the
+    step exceeds `fail_over`.
     """
     compared = compare_logs(planned_or_imported(plan, on), logs)
     if json_output:

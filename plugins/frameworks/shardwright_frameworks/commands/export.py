@@ -1,4 +1,4 @@
-"""`shardwright export`."""
+"""`shardwright export`: writes a plan as files of another framework."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def import_config(
 def read_logs(paths: Sequence[Path], as_json: bool) -> tuple[OpenedLog, ...]:
     """Reads, prints and returns logs, profiles, nccl-tests and memory snapshots.
 
-    As JSON one file is an object of its own, several are `{"logs": [...]}`. Raises DocumentError
-    for any other file.
+    In JSON, one file is an object, several are `{"logs": [...]}`. Raises DocumentError for any
+    other file.
     """
     from shardwright_frameworks.reports.log_report import opened_log_report
     from shardwright_frameworks.traces.opened_log import open_log, opened_log_data

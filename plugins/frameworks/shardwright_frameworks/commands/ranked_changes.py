@@ -14,9 +14,9 @@ from shardwright_frameworks.reports.imported_report import changes_report
 def plan_from_import(
     path: Path, *, on: str, precisions: tuple[str, ...], json_output: bool
 ) -> None:
-    """Prints the single changes of an imported run that are predicted to bring most.
+    """Print the single changes of an imported run with the largest predicted gains.
 
-    precisions  that may be changed to
+    precisions  allowed new precisions
     """
     run = read_imported(path)
     found = changes_of(run, path, on, precisions=precisions)

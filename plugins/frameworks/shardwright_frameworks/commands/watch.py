@@ -1,4 +1,4 @@
-"""`shardwright watch`: a run beside its prediction while it runs."""
+"""`shardwright watch`: compares a run with its prediction while it runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _look_once(followed: FollowedLog, planned: PlannedStep, *, json_output: bool
 
 
 def _say(compared: LogComparison, alarmed: bool | None) -> None:
-    """One line for what is new, and an alarm where the run has left its interval or come back."""
+    """Print one line for new steps, and an alarm if the run left its interval or returned to it."""
     predicted = compared.step_time_s
     place = "inside" if compared.inside else "outside"
     show(

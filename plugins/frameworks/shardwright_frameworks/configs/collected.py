@@ -1,4 +1,4 @@
-"""`Collected`: the values that the readers of a configuration find; `imported` makes the run.
+"""`Collected`: the values found by the readers of a configuration; `imported` makes the run.
 
 A reader sets each value with its place. A second, different value for the same key is a
 contradiction; the later one wins, as it does on a command line.
@@ -158,16 +158,16 @@ class Collected:
             self.defaults.setdefault(key, Default(value=value, source=source))
 
     def derive(self, key: str, value: Value, how: str) -> None:
-        """A value that follows from others, where no file writes it."""
+        """Set a value that follows from others, unless a file has it."""
         if key not in self.placed and key not in self.derived:
             self.derived[key] = (value, how)
 
     def report_contradiction(
         self, key: str, text: str, *places: Place | None, impossible: bool = False
     ) -> None:
-        """Two things that do not agree.
+        """Report two entries that contradict each other.
 
-        impossible  no run can have both
+        impossible  whether no run can have both
         """
         named = tuple(str(place) for place in places if place is not None)
         found = Contradiction(
@@ -179,7 +179,7 @@ class Collected:
     def report_repeated(
         self, key: str, option: str, old: tuple[Any, Place] | None, new: tuple[Any, Place]
     ) -> None:
-        """Reports an option that a command line has twice, with two known values."""
+        """Report an option that a command line has twice, with two known values."""
         if old is None or old[0] == new[0] or not {type(old[0]), type(new[0])} <= {str}:
             return
         text = f"{option} is {old[0]} ({old[1]}) and {new[0]} ({new[1]}); the later one wins"
@@ -198,7 +198,7 @@ class Collected:
 
     @contextmanager
     def overriding_files(self) -> Iterator[None]:
-        """Within it, values override those of files without a contradiction."""
+        """Context in which values override those of files without a contradiction."""
         before, self.overriding = self.overriding, True
         yield
         self.overriding = before
@@ -222,25 +222,25 @@ class Collected:
         self.open_keys.add(key)
 
     def forget(self, *keys: str) -> None:
-        """Drops the values of keys, known or not, which another one decides."""
+        """Drop the values of keys, known or not, that are determined by another key."""
         for key in keys:
             self.placed.pop(key, None)
             self.derived.pop(key, None)
             self.open_keys.discard(key)
 
     def report_missing(self, option: str, why: str, place: Place) -> None:
-        """The same of a file that would hold the run's degrees: no default answers for it."""
+        """Report a missing file with the run's degrees, which then have no defaults."""
         self.report_unresolved(option, why, place)
         self.is_incomplete = True
 
     def report_unknown(self, option: str, place: Place) -> None:
-        """An option that no version of the framework has."""
+        """Report an option that no version of the framework has."""
         found = UnknownOption(option=option, place=str(place))
         if found not in self.unknown:
             self.unknown.append(found)
 
     def report_unused(self, option: str, place: Place, why: str) -> None:
-        """A key that is not taken into account, or that has no effect; its first reason counts."""
+        """Report a key that is not taken into account or has no effect; its first reason counts."""
         if all((option, str(place)) != (each.option, each.place) for each in self.unused):
             self.unused.append(UnusedOption(option=option, place=str(place), why=why))
 
@@ -251,14 +251,14 @@ class Collected:
         return self.derived[key][0] if key in self.derived else None
 
     def count(self, key: str) -> int | None:
-        """The same where it is a whole number of 1 or more."""
+        """The value of a key if it is an integer of 1 or more; otherwise None."""
         value = self.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
             return value
         return None
 
     def count_or_default(self, key: str) -> int | None:
-        """The same, otherwise the framework's default."""
+        """`count`, otherwise the framework's default."""
         found = self.count(key)
         if found is None and not self._open(key) and self.get(key) is None and key in self.defaults:
             value = self.defaults[key].value
@@ -270,7 +270,7 @@ class Collected:
         return key in self.open_keys or (self.is_incomplete and key not in _OF_LAUNCHER)
 
     def place(self, key: str) -> Place | None:
-        """Where a value was written."""
+        """The place of a value in the files."""
         return self.placed[key].place if key in self.placed else None
 
     def imported(self) -> ImportedRun:

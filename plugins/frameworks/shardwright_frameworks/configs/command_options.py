@@ -30,7 +30,7 @@ WordReaders = Mapping[str, tuple[str, Callable[[str], Value]]]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option as written, and the words behind it up to the next."""
+    """One option as written, and the words after it up to the next option."""
 
     name: str
     values: tuple[Word, ...]
@@ -58,7 +58,7 @@ class Options:
         return any(option.key == key for option in self.given)
 
     def of(self, *keys: str) -> Iterator[Option]:
-        """The occurrences of an option under any of its names."""
+        """All occurrences of an option under any of its names."""
         return (option for option in self.given if option.key in keys)
 
     def last(self, *keys: str) -> Option | None:
@@ -75,8 +75,8 @@ class Options:
         return None if unknown_numbers(text) else text
 
     def file(self, *keys: str) -> str | None:
-        """The path of the last occurrence, from behind its last unknown part
-        (`$FOLDER/train.toml`); None if its end is unknown."""
+        """The path in the last occurrence, after its last unknown part (`$FOLDER/train.toml`); None
+        if its end is unknown."""
         option = self.last(*keys)
         if option is None or not option.values:
             return None
@@ -84,7 +84,7 @@ class Options:
         return written.lstrip("/") or None
 
     def number(self, *keys: str) -> int | None:
-        """The same as a whole number."""
+        """The value of the last occurrence as an integer."""
         return whole(self.text(*keys))
 
     def switched(self, option: Option) -> bool | None:
@@ -149,7 +149,8 @@ class Options:
 
 
 def read_options(words: Sequence[Word], unknowns: Sequence[UnknownValue]) -> Options:
-    """The options of words, each with the words behind it; those before the first are left out."""
+    """The options among words, each with the words after it; words before the first are left
+    out."""
     given: list[Option] = []
     for word in _pieces(words):
         text = word.plain
@@ -164,7 +165,7 @@ def read_options(words: Sequence[Word], unknowns: Sequence[UnknownValue]) -> Opt
 
 
 def _pieces(words: Sequence[Word]) -> Iterator[Word]:
-    """The words; one that is an option with its values in one quoted text is cut at blanks."""
+    """The words; a quoted text with an option and its values is split at blanks."""
     for word in words:
         text = word.plain.strip()
         if text.startswith("-") and re.search(r"\s", text) and "=" not in text.split()[0]:
@@ -192,7 +193,7 @@ def by_key(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole(text: str | None) -> int | None:
-    """The whole number of a text: `8`, `4_096`, `8.0`, `"8"`; None where it is none."""
+    """The integer of a text: `8`, `4_096`, `8.0`, `"8"`; None if it is none."""
     if text is None:
         return None
     plain = text.strip().strip("\"'").replace("_", "").replace(",", "")
@@ -204,7 +205,7 @@ def whole(text: str | None) -> int | None:
 
 
 def truth(text: str) -> bool | None:
-    """The truth of a word, None where it is none."""
+    """The boolean of a word; None if it is none."""
     word = text.strip().strip("\"'").lower()
     if word in _TRUE:
         return True

@@ -83,7 +83,7 @@ class _Walk:
         return next(known, names[0])
 
     def parts(self, file: KeyedFile, inside: str, depth: int) -> list[Part]:
-        """A file of a group and what its list names."""
+        """The parts of a group's file and of the files in its list."""
         entries: list[tuple[str, str, str, bool]] = []
         picked = dict(self.options)
         for word, option in _entries(file):
@@ -139,8 +139,8 @@ class _Walk:
 
 
 def _entries(file: KeyedFile) -> Iterator[tuple[str, str]]:
-    """Group, with the words before it, and option of the list, in its order; "" for a group that
-    is not named."""
+    """The list's entries in order: group, with the words before it ("" if not named), and
+    option."""
     plain = file.values.get(("defaults",))
     if isinstance(plain, list):
         yield from (("", str(option)) for option in plain)

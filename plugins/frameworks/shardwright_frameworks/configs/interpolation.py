@@ -1,10 +1,11 @@
-"""Values that a configuration names by others: OmegaConf's `${model.hidden_size}`, `${.sibling}`,
-`${multiply:4, ${.hidden_size}}`, `${oc.env:NAME,default}`, and `???` for what a command line must
-fill in (omegaconf.readthedocs.io, 2.3; NeMo's and MLPerf's resolvers of arithmetic).
+"""Resolves references in the values of a configuration: OmegaConf's `${model.hidden_size}`,
+`${.sibling}`, `${multiply:4, ${.hidden_size}}`, `${oc.env:NAME,default}`, and `???` for a value
+required from the command line (omegaconf.readthedocs.io, 2.3; NeMo's and MLPerf's resolvers of
+arithmetic).
 
-An environment variable has what the script that starts the run exports, else the default that
-is given (with the shell's `${NAME:-default}` also for an empty text). The variable's text
-is not followed further. An unknown value is `Open`.
+An environment variable has the value exported by the script that starts the run, otherwise the
+default in the reference (with the shell's `${NAME:-default}` also for an empty text). References
+inside a variable's text are not resolved. An unknown value is `Open`.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ class Open:
 
 
 class _OpenError(Exception):
-    """Part of a value is unknown."""
+    """Raised if part of a value is unknown."""
 
 
 @dataclass(slots=True)
 class _Source:
-    """The values and variables that one value may name, and how many more texts are followed."""
+    """The values and variables available to references, and the remaining number of texts to
+    follow."""
 
     values: Mapping[Key, Any]
     environment: Environment
@@ -47,7 +49,7 @@ class _Source:
 
 
 def plain_value(text: str) -> Any:
-    """A number where the text is one in YAML 1.2 (`1e-4`, which YAML 1.1 takes for a text)."""
+    """The number, if the text is one in YAML 1.2 (`1e-4`, a text in YAML 1.1)."""
     found = _NUMBER.fullmatch(text)
     if found is None or len(text) > 40:
         return text
@@ -56,8 +58,7 @@ def plain_value(text: str) -> Any:
 
 
 def resolved(path: Key, values: Mapping[Key, Any], environment: Environment) -> Any:
-    """The value at a path with everything in it that names others followed; `Open` where one of
-    them is unknown."""
+    """The value at a path with all references resolved; `Open` if one of them is unknown."""
     raw = values.get(path)
     if not isinstance(raw, str) or ("${" not in raw and raw.strip() != "???"):
         return raw
@@ -68,7 +69,8 @@ def resolved(path: Key, values: Mapping[Key, Any], environment: Environment) -> 
 
 
 def _text(raw: str, path: Key, source: _Source, depth: int) -> Any:
-    """A text with interpolations in it: the value of one alone, or all of them joined."""
+    """The value of a text with references: that of a single reference, otherwise the joined
+    text."""
     if raw.strip() == "???":
         raise _OpenError("??? has to be filled in by the command line")
     if depth > _MOST_DEEP:
@@ -179,8 +181,9 @@ def _arguments(text: str) -> list[str]:
 
 
 def _key(name: str, path: Key, source: _Source, depth: int) -> Any:
-    """The value of a key: absolute, or from so many tables up as it begins with dots; one that a
-    larger configuration holds under a name (`${training.model.x}`) without that name."""
+    """The value of a key: absolute, or relative with leading dots (one table up per dot). A key
+    with the name that a larger configuration gives this one (`${training.model.x}`) is tried
+    without the name."""
     up = len(name) - len(name.lstrip("."))
     requested = tuple(part for part in name.replace("[", ".").replace("]", "").split(".") if part)
     if up:

@@ -1,7 +1,7 @@
 """`KeyedFile`: a YAML, JSON or TOML file as values by key, each with its line.
 
-YAML by PyYAML's safe loader (no tags of Python are followed), JSON as the flow style of YAML, which
-DeepSpeed's hjson with its comments is too.
+YAML is read by PyYAML's safe loader (without Python tags), JSON as YAML's flow style, which covers
+DeepSpeed's hjson with comments.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MOST_VALUES = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedFile:
-    """Values (numbers, texts, truths, None, lists of them) by their path of keys.
+    """Values (numbers, texts, booleans, None, lists of them) by their path of keys.
 
-    twice        keys that one table has twice, with both lines
-    environment  the variables that values may name
+    twice        keys that occur twice in a table, with both lines
+    environment  variables for references in values
     """
 
     name: str
@@ -52,7 +52,7 @@ class KeyedFile:
         return found if isinstance(found, Open) else None
 
     def has(self, *key: str) -> bool:
-        """Whether a key, or a table of that name, is there."""
+        """Whether the file has a key, or a table of that name."""
         return any(path[: len(key)] == key for path in self.lines)
 
     def under(self, *key: str) -> Iterator[tuple[Key, Any]]:
@@ -62,7 +62,7 @@ class KeyedFile:
                 yield path[len(key) :], self.get(*path)
 
     def sections(self, *key: str) -> set[str]:
-        """The keys directly below one."""
+        """The keys directly below a key."""
         size = len(key)
         return {path[size] for path in self.lines if path[:size] == key and len(path) > size}
 
@@ -71,8 +71,8 @@ def read_keyed(name: str, folder: ConfigFolder) -> KeyedFile:
     """The values of a file of the folder, by its ending; raises DocumentError for an invalid
     file.
 
-    A TOML is read without the folder's environment: a variable that one of its values names is not
-    unknown, whatever the start of the run exports.
+    TOML is read without the folder's environment, because the variables that a script exports do
+    not apply to references in it.
     """
     text = folder.text(name) or ""
     if name.endswith(".toml"):

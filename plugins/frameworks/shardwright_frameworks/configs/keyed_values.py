@@ -17,7 +17,7 @@ Reader = Callable[[Any], Value]
 
 
 def count_of(value: Any) -> int | None:
-    """A whole number of 0 or more, also where it is written as text."""
+    """An integer of 0 or more, also if written as text."""
     if isinstance(value, bool) or value is None:
         return None
     number = whole(str(value))
@@ -25,13 +25,13 @@ def count_of(value: Any) -> int | None:
 
 
 def degree_of(value: Any) -> int | None:
-    """The same of 1 or more: None for -1 and `auto`."""
+    """An integer of 1 or more; None for -1 and `auto`."""
     number = count_of(value)
     return number if number else None
 
 
 def truth_of(value: Any) -> bool | None:
-    """A truth, also where it is written as text."""
+    """A boolean, also if written as text."""
     if isinstance(value, bool):
         return value
     return truth(str(value)) if isinstance(value, (str, int)) else None
@@ -90,7 +90,8 @@ def read_by(reader: Reader, fields: Mapping[str, str]) -> dict[str, tuple[str, R
 def collect_keys(
     file: KeyedFile, collected: Collected, keys: Mapping[str, tuple[str, Reader]]
 ) -> None:
-    """Says every value whose key is in the table (`parallelism.tp`), in the order of the file."""
+    """Collect every value whose key is in the table (`parallelism.tp`), in the order of the
+    file."""
     found = []
     for dotted, (key, reader) in keys.items():
         path = tuple(dotted.split("."))
@@ -123,7 +124,7 @@ def collect_keys(
 def collect_unknown(
     file: KeyedFile, collected: Collected, framework: str, sections: tuple[str, ...]
 ) -> None:
-    """Names the keys of sections (`""`: the top of the file) that no version has."""
+    """Report the keys of sections (`""`: the top of the file) that no version has."""
     for section in sections:
         path: Key = (section,) if section else ()
         for key in sorted(file.sections(*path)):

@@ -1,8 +1,8 @@
-"""The effect of a Python function's statements on a configuration, followed without running it.
+"""Evaluates the effect of a Python function's statements on a configuration, without running it.
 
-A condition that the files decide is followed. Values that the branches of any other condition set
-are unknown (`Open`), unless they are the values from before; the same holds for loops over
-something unknown. Calls of functions that the files define are followed, with their arguments.
+A condition with a known value is followed. Values set in the branches of any other condition are
+unknown (`Open`), unless they equal the earlier values; the same holds for loops over unknown
+values. Calls of functions defined in the files are followed, with their arguments.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Definitions(Protocol):
         """The value of a name of a file's top: a literal, an object, a Function, or Named."""
 
     def defaults(self, path: Path, file: PythonFile, name: str) -> dict[str, tuple[Any, Place]]:
-        """The entries that a class's definition gives."""
+        """The entries in a class's definition."""
 
 
 @dataclass(slots=True)
@@ -76,13 +76,13 @@ class Evaluation:
     depth: int = 0
 
     def top(self, path: Path, file: PythonFile, variables: dict[str, Any]) -> None:
-        """Fills in the variables of a file's top."""
+        """Evaluate the top level of a file and set its variables."""
         self._run(file.body, _Frame(path, file, variables))
 
     def call(
         self, function: Function, arguments: Sequence[Any], named: dict[str, Any], unsure: str = ""
     ) -> Any:
-        """The result of a function for arguments; Open where that is unknown."""
+        """The result of a function for arguments; Open if unknown."""
         node, given = function.node, dict(function.given)
         names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
         given |= dict(zip(names, arguments, strict=False)) | named
@@ -414,7 +414,7 @@ class Evaluation:
 
 
 def set_entry(built: Built, key: str | int, value: Any, place: Place, unsure: str) -> None:
-    """Sets an entry of an object; a part that nothing was set on is unknown elsewhere."""
+    """Set an entry of an object; the other entries of a new part are unknown."""
     if isinstance(value, Built) and value.is_unset:
         value = Open(value.open or "it is not set in the files")
     if unsure:

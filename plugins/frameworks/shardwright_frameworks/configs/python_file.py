@@ -26,8 +26,8 @@ class ImportedName:
 class PythonFile:
     """A file's definitions.
 
-    body     statements of the top that define neither a function nor a class, those under
-             `if __name__ == "__main__"` included
+    body     top-level statements that define neither a function nor a class, including those under
+             `if __name__ == "__main__"`
     imports  names of other modules, by the local name;  stars  modules of `from x import *`
     """
 
@@ -40,8 +40,8 @@ class PythonFile:
     stars: tuple[ImportedName, ...]
 
     def keys(self, function: str | None = None) -> frozenset[str]:
-        """The names of keywords, attributes, entries and parameters that a function writes; the
-        file's top without one."""
+        """The names of keywords, attributes, entries and parameters set in a function; without one,
+        at the top of the file."""
         nodes = self.body if function is None else (self.functions[function],)
         return frozenset(key for node in nodes for key in _written(node))
 
@@ -52,7 +52,7 @@ class PythonFile:
         return frozenset(dotted(call.func) for call in calls)
 
     def changes_another(self, function: str) -> bool:
-        """Whether a function gives or changes the configuration of another one."""
+        """Whether a function returns or changes the configuration of another one."""
         for node in ast.walk(self.functions[function]):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
                 target = dotted(node.targets[0])
@@ -104,7 +104,7 @@ def read_python(name: str, text: str) -> PythonFile:
 
 
 def dotted(node: ast.expr) -> str:
-    """`a.b.c` of an attribute; "" for other expressions, and those behind a call."""
+    """`a.b.c` of an attribute; "" for other expressions, and for attributes of a call."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

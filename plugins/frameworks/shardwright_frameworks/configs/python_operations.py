@@ -44,7 +44,7 @@ _COPIES = ("replace", "deepcopy", "copy")
 
 
 def truth_value(value: Any) -> bool | None:
-    """Whether a value counts as true; None where that is unknown."""
+    """Whether a value counts as true; None if unknown."""
     if isinstance(value, (Open, Named)):
         return None
     if isinstance(value, Built):
@@ -55,7 +55,7 @@ def truth_value(value: Any) -> bool | None:
 
 
 def compared(operation: ast.cmpop, left: Any, right: Any) -> bool | None:
-    """The result of a comparison; None where it is unknown."""
+    """The result of a comparison; None if unknown."""
     if isinstance(operation, (ast.Is, ast.IsNot)):
         unknown = any(isinstance(x, Open) or (isinstance(x, Built) and x.is_unset)
                       for x in (left, right))  # fmt: skip
@@ -98,7 +98,7 @@ def computed(operation: ast.operator, left: Any, right: Any) -> Any:
 
 
 def attribute_of(holder: Any, name: str, place: Place) -> Any:
-    """An attribute; a part of an object that is not set yet is made, for later assignments."""
+    """An attribute; a missing part of an object is created, for later assignments."""
     if isinstance(holder, Named):
         if name in ("bfloat16", "float16", "float32") and holder.name == "torch":
             return name
@@ -139,8 +139,8 @@ def constructed(
     *,
     is_configured: bool = False,
 ) -> Any:
-    """The result of a class, or of a function that is not in the files. The latter may set
-    anything, unless its arguments alone are configured."""
+    """The result of a class, or of a function that is not in the files. The latter may set any
+    entry, unless only its arguments are configured."""
     last = name.rpartition(".")[2]
     if last in _COPIES and arguments:
         original = arguments[0]

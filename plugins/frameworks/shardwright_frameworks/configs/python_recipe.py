@@ -1,4 +1,5 @@
-"""The configuration that a Python function gives, through the functions and modules that it calls.
+"""The configuration returned by a Python function, followed through the functions and modules it
+calls.
 
 Recipes call others, change the result, and pass it to functions of other files. Files are found by
 their modules' names in the folders above; nothing is run.
@@ -50,8 +51,8 @@ class PythonRecipes:
         return flattened(function, self._evaluation.call(called, (), {}))
 
     def top(self, path: Path, file: PythonFile) -> PythonValues:
-        """The values of a file's top: its variables by name, those of the objects that recipes
-        fill in without one."""
+        """The values at the top of a file: variables by name; entries of the object that recipes
+        fill in, without a name."""
         self.files[path] = file
         place = Place(file.name, 1)
         variables = self._top(path, file)
@@ -66,8 +67,8 @@ class PythonRecipes:
     def defined(
         self, path: Path, file: PythonFile, name: str, depth: int = 0
     ) -> tuple[Path, PythonFile, str] | None:
-        """Where a function or class of that name is defined: in the file, or where the file
-        imports it from. None where no file has it."""
+        """The file that defines a function or class: this one, or the one it is imported from. None
+        if no file does."""
         self.files.setdefault(path, file)
         if name in file.functions or name in file.classes:
             return path, file, name
@@ -81,7 +82,7 @@ class PythonRecipes:
         return None
 
     def value(self, path: Path, file: PythonFile, name: str) -> Any:
-        """The value of a name of a file's top."""
+        """The value of a top-level name of a file."""
         if name.endswith(_NAMED):
             return Named(name)
         top = self._top(path, file)
@@ -96,7 +97,7 @@ class PythonRecipes:
         return self._module_or_constant(path, file, name, 0) or Named(name)
 
     def _module_or_constant(self, path: Path, file: PythonFile, name: str, depth: int) -> Any:
-        """An imported module, or a variable of a module's top; None for neither."""
+        """An imported module, or a top-level variable of a module; None for neither."""
         imported = file.imports.get(name)
         for each in file.stars if imported is None else (imported,):
             own = name if imported is None else each.name
@@ -115,7 +116,7 @@ class PythonRecipes:
         return None
 
     def defaults(self, path: Path, file: PythonFile, name: str) -> dict[str, tuple[Any, Place]]:
-        """The constants that a class's definition, or those of its bases, give."""
+        """The constants in the definition of a class and of its bases."""
         if (path, name) in self._defaults:
             return self._defaults[path, name]
         found: dict[str, tuple[Any, Place]] = {}
@@ -145,7 +146,7 @@ class PythonRecipes:
 
     def _imported(self, near: Path, imported: ImportedName) -> tuple[Path, PythonFile] | None:
         """The file of an imported module: below the folder of the importing file's package, or
-        below a folder above it or its `src`."""
+        below one of its parent folders or their `src`."""
         parts = [part for part in imported.module.split(".") if part]
         level, roots = imported.level, list(near.parents)
         sources = [each for root in roots for each in (root, root / "src")]

@@ -1,5 +1,5 @@
-"""The values that a Python configuration has while it is read: literals, objects that are built
-with their entries, and unknown values."""
+"""The values of a Python configuration while it is read: literals, objects with their entries, and
+unknown values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MOST_DEEP = 20
 class Built:
     """An object: the result of a class, a dictionary or a function that is not in the files.
 
-    call       the dotted name that was called, "" for a dictionary and for a part of an object that
-               is first seen when something is set on it
+    call       the dotted name of the called function, "" for a dictionary and for a part of an
+               object that is created by setting an entry
     arguments  positional ones
     entries    keywords, items and attributes with their places
     defaults   entries of the class's definition
-    open       why it may have entries that are not listed, "" where it has none
-    is_part    whether it is a part that was not set itself
+    open       why it may have further, unknown entries; "" if it has none
+    is_part    whether it is a part created by setting an entry
     """
 
     call: str = ""
@@ -63,14 +63,14 @@ def _copied(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name that the files do not define: a class, a module's constant."""
+    """A name that is not defined in the files: a class, or a module's constant."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """A function of the files, with arguments that are given to it in advance."""
+    """A function of the files, with bound arguments."""
 
     path: Path
     file: PythonFile
@@ -90,12 +90,11 @@ class Module:
 class PythonValues:
     """The values of one function, or of the top of a file.
 
-    values    by the path of keywords and attributes; Open where a value is unknown
-    defaults  values of the definitions of the classes that were used
-    calls     called functions, by the path of the keyword that it is given to, with literal
-              positional arguments
-    opened    the paths below which unknown values may be, with the name that was called, and the
-              reason
+    values    by the path of keywords and attributes; Open if unknown
+    defaults  values from the definitions of the used classes
+    calls     called functions with literal positional arguments, by the path of the keyword that
+              has the result
+    opened    paths below which unknown values may be, with the called name and the reason
     """
 
     name: str
@@ -149,7 +148,7 @@ def _flatten(value: Any, path: Key, place: Place, result: PythonValues) -> None:
 
 
 def _unknown_in(values: list[Any]) -> Open | None:
-    """The unknown part of a list of constants and of lists of them; None for other lists."""
+    """The unknown part of a nested list of constants; None for other lists."""
     parts = [_unknown_in(each) if isinstance(each, list) else each for each in values]
     if not all(isinstance(each, Open) or is_literal(each) for each in parts):
         return None

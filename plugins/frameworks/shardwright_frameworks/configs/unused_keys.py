@@ -1,6 +1,6 @@
 """`report_unused`: keys about parallelism, precision, the model or the optimizer that no reader
-took a value from. One rule for all frameworks: a reader marks what it takes (`Collected.set`,
-`Collected.use`), and what is left is named.
+used. For all frameworks, a reader marks the keys that it uses (`Collected.set`, `Collected.use`),
+and the others are reported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ABOUT = re.compile(
     r"seq(uence)?_len(gth)?$|(gradient|activation)_checkpointing$|checkpoint_activations$|attn_impl(ementation)?$|"
     r"attention_backend$|^mtp$|^qat$|^te_fp8_format$"
 )
-# Sections of other programs and models, of data and of what a run prints.
+# Sections of other programs and models, of data and of output.
 _ELSEWHERE = re.compile(
     r"tokenizer|dataset|validation|eval|^data$|(?<!actor_)rollout|critic|reward|^ref$|wandb|logging|export|"
     r"vision|checkpoint$|^actor_infer$|generation|comment|profil"
@@ -55,7 +55,7 @@ Keys = Iterable[tuple[tuple[str, ...], Any, Place]]
 
 
 def report_unused(keys: Keys, collected: Collected) -> None:
-    """Reports the keys that no value was taken from, with their places."""
+    """Report the unused keys with their places."""
     for path, value, place in keys:
         name = path[-1].lower().lstrip("-").replace("-", "_") if path else ""
         if len(path) == 1 and path[0].isupper():

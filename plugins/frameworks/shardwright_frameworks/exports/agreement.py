@@ -36,9 +36,9 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What was compared.
+    """Comparison of a plan with a configuration.
 
-    silent   keys that the configuration does not have, which is no disagreement
+    silent   keys missing in the configuration, which is no disagreement
     """
 
     same: tuple[str, ...]
@@ -68,7 +68,7 @@ def agreement(
 
 
 def planned_values(planned: PlannedRun, gaps: tuple[Unexpressed, ...] = ()) -> Mapping[str, Value]:
-    """What a plan decided, by the keys of an import."""
+    """A plan's decisions by the keys of an import."""
     run = planned.run
     for gap in gaps:
         run = with_settings(run, gap.change or {})
@@ -82,7 +82,7 @@ def planned_values(planned: PlannedRun, gaps: tuple[Unexpressed, ...] = ()) -> M
 
 
 def _count_given(found: ImportedRun, key: str) -> Value:
-    """The value of the files, otherwise the framework's default."""
+    """The value in the files, otherwise the framework's default."""
     if key.startswith("model."):
         name = key.removeprefix("model.")
         value: Value = getattr(found.model, name)

@@ -18,8 +18,8 @@ from simulator.training_run.step.step_time import price_runs
 class PricedGap:
     """A gap and its price.
 
-    slower        share by which the written run's step is longer, negative if shorter
-    more_bytes    by which the fullest device needs more
+    slower        share by which the exported run's step is longer than planned, negative if shorter
+    more_bytes    additional bytes on the fullest device
     why_no_price  why there is none, or ""
     """
 
@@ -31,7 +31,7 @@ class PricedGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostOfGaps:
-    """Each gap alone, and all of them together."""
+    """The cost of each gap alone, and of all together."""
 
     gaps: tuple[PricedGap, ...]
     slower: float | None
@@ -40,10 +40,11 @@ class CostOfGaps:
 
 
 def cost_of_gaps(planned: PlannedRun, gaps: tuple[Unexpressed, ...]) -> CostOfGaps:
-    """The gaps priced on the planned run's framework: the same run with the written values.
+    """The gaps priced on the planned run's framework, by predicting the run with the exported
+    values.
 
-    A gap that moves ranks from one axis to another is priced on top of those moved before it; the
-    others are priced alone.
+    A gap that moves ranks between axes is priced on top of earlier ones of this kind; the others
+    are priced alone.
     """
     found, before = [], dict[str, object]()
     for gap in gaps:

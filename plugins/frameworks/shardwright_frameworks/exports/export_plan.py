@@ -35,10 +35,10 @@ class ExportFolder:
 
 
 def export_plan(planned: PlannedRun, target: str, *, launcher: str = "torchrun") -> ExportFolder:
-    """The plan in the words of `target` (targets.TARGETS), started by `launcher` (LAUNCHERS).
+    """The plan as files of `target` (targets.TARGETS), started by `launcher` (LAUNCHERS).
 
-    Raises UnknownNameError for a name that is neither, InputError for a plan that the target cannot
-    run in any form.
+    Raises UnknownNameError for an unknown target or launcher, InputError for a plan that the target
+    cannot run in any form.
     """
     target = target_name(target)
     found = TARGETS[target]

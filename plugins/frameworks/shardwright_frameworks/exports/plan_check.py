@@ -1,4 +1,4 @@
-"""`plan_check`: the predicted figures that the first steps of the exported run must show."""
+"""`plan_check`: predicted figures to compare with the first steps of the exported run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ STEPS, WARM_UP = 20, 5
 def plan_check(planned: PlannedRun, target: str, costs: CostOfGaps) -> dict[str, Any]:
     """The document `plan-check.json`.
 
-    Step time and rates are the planned run's; where the target lacks words for a part of it, they
-    are those of the written run, by the price of the gaps.
+    Step time and rates are the planned run's or, if the target cannot express a part of it, those
+    of the exported run, from the price of the gaps.
     """
     run, figures = planned.run, planned.prediction
     factor = 1.0 + (costs.slower or 0.0)

@@ -20,8 +20,8 @@ def readme(
     launcher: str,
     start: str,
 ) -> str:
-    """Markdown: contents, start, values to fill in, expected figures, and the parts of the
-    plan it cannot say."""
+    """The README as Markdown: contents, start, values to fill in, expected figures, and the parts
+    of the plan that the files do not express."""
     run, degrees = planned.run, planned.run.degrees
     mesh = (
         f"tp {degrees.tp}, pp {degrees.pp}, vpp {degrees.vpp}, cp {degrees.cp}, ep {degrees.ep}, "

@@ -1,4 +1,4 @@
-"""`stage_words`: the text of a configuration about stages and their order."""
+"""`stage_words`: a configuration's options for stages and their order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _FLAG = re.compile(r"--pipeline-model-parallel-layout[ =]+(\S+)")
 _KEY = re.compile(r"^\s*pipeline_model_parallel_layout:\s*(\S+)", re.MULTILINE)
 _TABLE = ("module_fqns_per_model_part", "pipeline_parallel_schedule")
 STAGE_WORDS = ("megatron", "megatron-bridge", "torchtitan")
-"""Targets that have words for stages of unequal size."""
+"""Targets that can express stages of unequal size."""
 
 
 def stage_words(target: str, text: str) -> Mapping[str, str]:
-    """The option's name and its value; nothing where the text does not set it.
+    """The option's name and value; empty if the text does not set it.
 
     >>> stage_words("megatron", "  --pipeline-model-parallel-layout 'Et*3|t*5L'")
     {'pipeline_model_parallel_layout': 'Et*3|t*5L'}
@@ -31,7 +31,7 @@ def stage_words(target: str, text: str) -> Mapping[str, str]:
 
 
 def _python_words(text: str) -> Mapping[str, str]:
-    """The same of a Python configuration, whose head is called `lm_head` (torchtitan 0.3)."""
+    """`stage_words` of a Python configuration, whose head is called `lm_head` (torchtitan 0.3)."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):

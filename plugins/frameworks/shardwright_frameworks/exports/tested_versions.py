@@ -31,7 +31,7 @@ TESTED_VERSIONS: Mapping[str, tuple[str, ...]] = {
     "skypilot": ("skypilot 0.14.1 (Task.from_yaml)",),
     "ray": ("ray 2.60.0 (the driver's tasks; not a cluster)",),
 }
-"""By target or launcher: `package version`, and the part of it that read the files."""
+"""Target or launcher -> `package version`, and its part that has read the files."""
 
 
 def version_words(name: str) -> str:

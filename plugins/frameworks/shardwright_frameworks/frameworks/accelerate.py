@@ -28,18 +28,18 @@ _STRATEGIES = {
 
 
 def precision_word(value: Any) -> str | None:
-    """`bf16` of `bf16` or of a YAML `'no'`."""
+    """The precision of a value (`bf16`), also for YAML's boolean `no`."""
     word = "no" if value is False else str(value).lower()
     return _PRECISIONS.get(word)
 
 
 def strategy_stage(value: Any) -> int | None:
-    """The ZeRO stage that a strategy of FSDP shards like."""
+    """The ZeRO stage that corresponds to a sharding strategy of FSDP."""
     return _STRATEGIES.get(str(value).strip().lower())
 
 
 def _reshards(value: Any) -> int | None:
-    """FSDP2's truth, or FSDP1's strategy under the same key."""
+    """The ZeRO stage of FSDP2's boolean, or of FSDP1's strategy under the same key."""
     if truth_of(value) is not None and str(value) not in ("1", "2", "3", "4", "5"):
         return 3 if truth_of(value) else 2
     return strategy_stage(value)
@@ -137,7 +137,7 @@ def _collect_fsdp(file: KeyedFile, collected: Collected) -> None:
 
 
 def collect_launch_options(options: Options, collected: Collected) -> None:
-    """`accelerate launch --mixed_precision bf16 --use_fsdp --zero_stage 3 ...`."""
+    """Collect `accelerate launch --mixed_precision bf16 --use_fsdp --zero_stage 3 ...`."""
     options.collect_counts(
         collected,
         {"zero_stage": "zero_stage", "megatron_lm_tp_degree": "tp", "megatron_lm_pp_degree": "pp",

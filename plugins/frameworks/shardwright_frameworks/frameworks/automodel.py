@@ -91,7 +91,7 @@ def collect_automodel(file: KeyedFile, collected: Collected) -> None:
 
 
 def _collect_pipeline(file: KeyedFile, collected: Collected) -> None:
-    """With stages, the local batch is split into micro-batches of the pipeline."""
+    """Collect the pipeline, which splits the local batch into micro-batches."""
     keys = ("distributed", "pipeline"), ("autopipeline",)
     if (collected.count("pp") or 1) == 1:
         for key in keys:
@@ -117,8 +117,8 @@ def _collect_pipeline(file: KeyedFile, collected: Collected) -> None:
 
 
 def _collect_chunks(path: Key, file: KeyedFile, collected: Collected) -> None:
-    """Chunks of a rank by the layers of each: a whole number for every rank, rounded as the file
-    has it (components/distributed/pipelining/functional.py)."""
+    """Collect the chunks of a rank from the layers per chunk, rounded as the file specifies
+    (components/distributed/pipelining/functional.py)."""
     layers, each = collected.count("model.num_layers"), degree_of(file.get(*path))
     ranks = collected.count("pp") or 1
     rounding = (*path[:-1], "round_virtual_stages_to_pp_multiple")
@@ -133,8 +133,8 @@ def _collect_chunks(path: Key, file: KeyedFile, collected: Collected) -> None:
 
 
 def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
-    """FSDP 2 gathers weights again in the backward, but with pipeline stages it keeps them
-    (components/distributed/parallelizer.py); `reshard_after_forward` replaces both."""
+    """Collect the sharding. FSDP 2 gathers weights again in the backward, but keeps them in a
+    pipeline (components/distributed/parallelizer.py); `reshard_after_forward` overrides both."""
     strategy = word_of(file.get("distributed", "strategy"))
     path = ("distributed", "strategy")
     if strategy is None and file.has("distributed", "_target_"):

@@ -29,7 +29,8 @@ _FSDP_RECOMPUTE = ("activation_checkpointing", "fsdp_activation_checkpointing")
 
 
 def _offloaded(value: Any) -> float | None:
-    """1 for activations in host memory, by a truth or the name of a way (`legacy`, `disk`)."""
+    """1 for activations in host memory, from a boolean or the name of a method (`legacy`,
+    `disk`)."""
     return 1.0 if truth_of(value) or word_of(value) in ("legacy", "disk", "hidden_states") else None
 
 
@@ -98,8 +99,7 @@ def collect_axolotl(file: KeyedFile, collected: Collected) -> str | None:
 
 
 def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
-    """FSDP 2 keeps or drops gathered parameters by `reshard_after_forward`, and has no strategy;
-    FSDP 1 has only that."""
+    """Collect the sharding: FSDP 2 uses `reshard_after_forward`, FSDP 1 a strategy."""
     version = file.get("fsdp_version") or file.get("fsdp_config", "fsdp_version")
     is_second = str(version) == "2"
     names = _RESHARD if is_second else _STRATEGY
@@ -118,8 +118,8 @@ def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
 
 
 def _collect_mesh(file: KeyedFile, collected: Collected) -> None:
-    """`dp_replicate_size` x `dp_shard_size` x `expert_parallel_size` are replicas: experts have
-    a separate axis."""
+    """Collect the mesh. Replicas are `dp_replicate_size` x `dp_shard_size` x
+    `expert_parallel_size`, as experts have a separate axis."""
     shard, path = count_of(file.get("dp_shard_size")), ("dp_shard_size",)
     if not shard:
         return

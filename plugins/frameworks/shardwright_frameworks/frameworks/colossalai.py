@@ -57,8 +57,8 @@ def collect_colossalai(options: Options, collected: Collected) -> None:
 
 
 def _collect_batch(options: Options, collected: Collected, plugin: str | None) -> None:
-    """`-b` sequences a step and replica: a pipeline of the 3d plugin cuts them into micro-batches,
-    all others take them whole, and accumulate over `--accumulation_steps`."""
+    """Collect the batch: `-b` sequences per step and replica. A pipeline of the 3d plugin cuts them
+    into micro-batches; others run them whole, and accumulate over `--accumulation_steps`."""
     batch = {"b": "micro_batch", "batch_size": "micro_batch"}
     pp = collected.count("pp")
     unknown = pp is None and "pp" in collected.open_keys

@@ -37,7 +37,7 @@ _MARKS = frozenset(
 
 
 def collect_shipped(name: str, collected: Collected) -> None:
-    """The stage of a file that LLaMA-Factory or axolotl ships, by its name."""
+    """Collect the ZeRO stage from the name of a file shipped with LLaMA-Factory or axolotl."""
     found = _SHIPPED.search(name)
     if found is not None:
         how = f"the name of {name}, which its framework ships"
@@ -54,7 +54,7 @@ def is_deepspeed(file: KeyedFile) -> bool:
 def collect_deepspeed(file: KeyedFile, collected: Collected, *, check: bool = True) -> None:
     """Collects a configuration of DeepSpeed; `auto` gives no value.
 
-    check  keys that no version has are named
+    check  whether to report keys that no version has
     """
     if check:
         collect_unknown(file, collected, "deepspeed", ("", "zero_optimization"))

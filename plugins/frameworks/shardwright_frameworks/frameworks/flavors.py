@@ -1,4 +1,4 @@
-"""The public figures of a model that a framework names by a flavor: `llama3` `8B` of torchtitan."""
+"""The public figures of a model named by a framework and a flavor: `llama3` `8B` of torchtitan."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _NAMES = {
 def collect_figures(
     name: str, flavor: str, collected: Collected, place: Place, option: str
 ) -> None:
-    """Sets the figures of a known model, which the file's figures override; none if no
-    model of that name and flavor is known (`deepseek_v3` `debugmodel`)."""
+    """Set the figures of a known model, which the file's figures override; nothing for an unknown
+    name or flavor (`deepseek_v3` `debugmodel`)."""
     head, _, tail = name.lower().rpartition("_")
     pair = (name.lower(), flavor.lower()) if flavor else (head, tail)
     requested = _NAMES.get(pair, f"{name}-{flavor}" if flavor else name)
@@ -65,8 +65,8 @@ def collect_figures(
 
 
 def _figures_of(name: str) -> tuple[Transformer, str] | None:
-    """The figures of a published name and their source: of the known models, or of a shipped one
-    whose name it begins with (`qwen3.5-35b-a3b-instruct`)."""
+    """The figures of a published name and their source: from the known models, or from the shipped
+    model whose name is a prefix (`qwen3.5-35b-a3b-instruct`)."""
     known = known_model(name)
     if known is not None and known.figures is not None:
         return known.figures, f"{known.name} ({known.source})"

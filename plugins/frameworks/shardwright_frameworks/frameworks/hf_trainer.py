@@ -94,11 +94,11 @@ _OWN_LOOP = frozenset(
 )
 _SHIPPED = re.compile(r"zero([0-3])(_offload)?")
 Given = list[tuple[str, Any, Place, str]]
-"""Key, value, place and the option as written, in their order."""
+"""(key, value, place, option as written) of each argument, in order."""
 
 
 def is_trainer(keys: set[str]) -> bool:
-    """Whether keys are those of a Trainer's arguments."""
+    """Whether keys are a Trainer's arguments."""
     return len(keys & _MARKS) >= 3 and bool(
         keys & {"per_device_train_batch_size", "model_name_or_path", "base_model", "output_dir"}
     )
@@ -203,7 +203,7 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
 
 
 def drop_adapter(collected: Collected) -> None:
-    """Drops the rank of an adapter that a file does not switch on."""
+    """Drop the rank of an adapter that the file does not enable."""
     rank = collected.placed.pop("model.lora_rank", None)
     if rank is not None:
         collected.report_unused(rank.option, rank.place, "no effect without an adapter")

@@ -42,7 +42,7 @@ def is_second(file: KeyedFile) -> bool:
 def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -> None:
     """Collects keys of the first form that transformers' Trainer does not have, and its defaults.
 
-    is_megatron  whether its Megatron adapter trains, with other keys for recomputation
+    is_megatron  whether the Megatron adapter is used, which has other keys for recomputation
     """
     if truth_of(file.get("pure_bf16")):
         collected.set("precision", "bf16", file.place(("pure_bf16",)), "pure_bf16")

@@ -69,7 +69,8 @@ Given = dict[str, tuple[Any, Place]]
 def given_by_words(
     words: Sequence[Word], unknowns: Sequence[UnknownValue], collected: Collected
 ) -> Given:
-    """`key=value` arguments; a later one wins, which is a contradiction where it differs."""
+    """`key=value` arguments; the last one wins, and a different earlier value is a
+    contradiction."""
     found: Given = {}
     for name, value, place in read_pairs(words, unknowns):
         key = name.removeprefix("-").removeprefix("-")
@@ -85,7 +86,7 @@ def given_by_words(
 
 
 def _abouts(key: str) -> set[str]:
-    """The fields of a run that a key sets: without its value they have no default."""
+    """The fields of a run that a key sets: if its value is unknown, they have no default."""
     if key in _KEYS:
         return {_KEYS[key][0]}
     if axis := _AXIS.fullmatch(key):
@@ -96,7 +97,7 @@ def _abouts(key: str) -> set[str]:
 
 
 def given_by_file(file: KeyedFile) -> Given:
-    """The keys of a YAML file. Where base.yml leaves the slices to the program there is one."""
+    """The keys of a YAML file; one slice, if base.yml leaves their number to the program."""
     given = {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
     if file.name.endswith("base.yml"):
         given.pop("dcn_data_parallelism", None)
@@ -105,7 +106,7 @@ def given_by_file(file: KeyedFile) -> Given:
 
 def registered(file: PythonFile) -> dict[str, Given]:
     """The flags of each model in a registry of benchmarks (benchmarks/maxtext_*_model_configs.py),
-    by its variable, and the name with which `benchmark_runner` starts it."""
+    by its variable and by its name for `benchmark_runner`."""
     found: dict[str, Given] = {}
     calls = ((node, each) for node in file.body for each in ast.walk(node))
     for statement, call in calls:
@@ -136,7 +137,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def is_maxtext(keys: set[str]) -> bool:
-    """Whether keys are MaxText's."""
+    """Whether keys are those of MaxText."""
     return len(keys & _MARKS) >= 2 or any(key.startswith(("ici_", "dcn_")) for key in keys)
 
 
@@ -153,9 +154,9 @@ def named_model(given: Given) -> str:
 def collect_maxtext(
     given: Given, collected: Collected, model_file: KeyedFile | None = None
 ) -> None:
-    """Collects flags, those of the command line already merged over those of a file.
+    """Collect flags, with those of the command line already merged over those of a file.
 
-    model_file  of the named model, if it is there
+    model_file  file of the named model, None if missing
     """
     if named_model(given):
         given = {key: each for key, each in given.items() if key not in _FIGURES}
@@ -199,7 +200,7 @@ def collect_maxtext(
 
 
 def model_file(given: Given, folder: ConfigFolder, near: str) -> KeyedFile | None:
-    """The file of the named model (configs/models), None if it is not there."""
+    """The file of the named model (configs/models), None if missing."""
     model = named_model(given)
     for name in (f"models/{model}.yml", f"src/maxtext/configs/models/{model}.yml"):
         found = folder.find(name, near=near) if model else None
@@ -209,7 +210,7 @@ def model_file(given: Given, folder: ConfigFolder, near: str) -> KeyedFile | Non
 
 
 def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:
-    """The product inside and across slices; None where one of them is left to the program."""
+    """The product of a degree inside and across slices; None if the program decides one of them."""
     product, place = 1, None
     for where in ("ici", "dcn"):
         found = given.get(f"{where}_{name}_parallelism")
@@ -223,8 +224,8 @@ def _degree(given: Given, name: str) -> tuple[int | None, Place | None]:
 
 
 def _cores(collected: Collected) -> int:
-    """The devices of one chip, as JAX counts them: TPU7x has two
-    (docs.cloud.google.com/tpu/docs/tpu7x), the catalogue's device is the chip."""
+    """JAX devices per chip: TPU7x has two (docs.cloud.google.com/tpu/docs/tpu7x), the catalog's
+    device is the chip."""
     return 2 if collected.get("device") == "tpu-v7x" else 1
 
 
@@ -308,8 +309,8 @@ def _words(given: Given, collected: Collected) -> None:
 
 
 def _micro_batch(given: Given, collected: Collected) -> None:
-    """Sequences of a replica and pass, where a replica is several devices; with a pipeline a pass
-    is one of `num_pipeline_microbatches`."""
+    """Sequences per pass of a replica of several devices; with a pipeline, a pass is one of
+    `num_pipeline_microbatches`."""
     total, dp = collected.count("global_batch"), collected.count("dp")
     passes = collected.count("gradient_accumulation") or 1
     if {"tp", "pp", "cp", "gradient_accumulation"} & collected.open_keys:
@@ -323,7 +324,7 @@ def _micro_batch(given: Given, collected: Collected) -> None:
 
 
 def _batch(batch: tuple[Any, Place], collected: Collected) -> None:
-    """Sequences of a device: the micro-batch where a replica is one device."""
+    """Collect the sequences per device: the micro-batch, if a replica is one device."""
     try:
         number = float(str(batch[0]))
     except ValueError:

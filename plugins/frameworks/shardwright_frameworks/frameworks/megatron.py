@@ -32,7 +32,7 @@ DEGREES = by_key(
      "cp": "context_parallel_size", "ep": "expert_model_parallel_size",
      "etp": "expert_tensor_parallel_size", "vpp": "num_virtual_stages_per_pipeline_rank"}
 )  # fmt: skip
-"""Degrees of Megatron-Core, by its names for them."""
+"""Degrees by Megatron-Core's names for them."""
 SIZES = by_key(
     {"micro_batch": "micro_batch_size", "global_batch": "global_batch_size",
      "seq_len": "encoder_seq_length seq_length", "model.num_layers": "num_layers",
@@ -42,7 +42,7 @@ SIZES = by_key(
      "model.num_experts": "num_experts", "model.top_k": "moe_router_topk",
      "model.moe_ffn_size": "moe_ffn_hidden_size", "model.mtp_layers": "mtp_num_layers"}
 )  # fmt: skip
-"""The same of the batch and of the model."""
+"""Fields of the batch and the model by Megatron-LM's names."""
 _COUNTS = DEGREES | SIZES | by_key(
     {"tp": "model_parallel_size", "ep": "moe_expert_parallel_size", "micro_batch": "batch_size",
      "cp": "ds_sequence_parallel_size",
@@ -103,8 +103,8 @@ _OF_LAUNCHERS = frozenset({"local_rank", "deepspeed", "deepspeed_config", "node_
 
 
 def is_megatron(options: Options, program: str = "") -> bool:
-    """Whether options are Megatron-LM's: three options of every run, and either one
-    that no other program has, or its program."""
+    """Whether options are Megatron-LM's: three options of every run, and either an option of no
+    other program, or its program."""
     keys = {option.key for option in options.given}
     is_own = bool(_PROGRAM.search(program))
     # Other programs have some of its options, with other degrees and sizes.
@@ -113,7 +113,7 @@ def is_megatron(options: Options, program: str = "") -> bool:
 
 
 def field_of(option: str) -> str | None:
-    """The field of a run that an option decides, alone or with others."""
+    """The field of a run that an option determines, alone or with others."""
     key = option_key(option)
     alone = _COUNTS.get(key) or (_FLAGS[key][0] if key in _FLAGS else None)
     return alone or _FIELDS.get(key)
@@ -235,9 +235,9 @@ def _recompute(options: Options, collected: Collected) -> None:
 
 
 def keep_recomputed_layers(collected: Collected, method: str | None) -> None:
-    """Drops a number of layers unless it is that of a stage's layers that run again, as the method
-    `block` has it (0: none of them); with `uniform` it is the layers of a checkpoint
-    (Megatron-Core v0.14, transformer_config.py)."""
+    """Drop a number of layers unless the method is `block`, where it counts the recomputed layers
+    of a stage (0: none). With `uniform` it is the number of layers per checkpoint (Megatron-Core
+    v0.14, transformer_config.py)."""
     layers = collected.placed.pop("recompute_layers", None)
     if layers is None or collected.get("recompute") != "full" or method != "block":
         return
@@ -290,7 +290,7 @@ def _model(options: Options, collected: Collected) -> None:
 
 
 def collect_experts(key: str, text: str, name: str, place: Place, collected: Collected) -> None:
-    """Collects the shared experts by their size, or the layers without experts."""
+    """Collect the number of shared experts from their size, or the layers without experts."""
     if key == "moe_layer_freq":
         collected.set("model.first_dense_layers", _first_dense(text), place, name)
         return
@@ -300,8 +300,8 @@ def collect_experts(key: str, text: str, name: str, place: Place, collected: Col
 
 
 def _first_dense(text: str) -> int | None:
-    """3 of `([0]*3+[1]*58)`: layers without experts before the first with them; None where dense
-    layers are between others."""
+    """The number of dense layers before the first with experts: 3 for `([0]*3+[1]*58)`; None if
+    dense layers are between others."""
     layers: list[int] = []
     plain = re.sub(r"[\s()\"']", "", text)
     if plain == "1":
@@ -319,7 +319,7 @@ def _first_dense(text: str) -> int | None:
 
 
 def _schedule(options: Options, collected: Collected) -> None:
-    """Chunks per rank by the layers of a virtual stage, or by the layout of stages."""
+    """Collect chunks per rank from the layers per virtual stage, or from the layout of stages."""
     each = options.last("num_layers_per_virtual_pipeline_stage")
     pp = collected.count_or_default("pp") if "pp" in collected.placed else None
     layers = collected.count("model.num_layers")
@@ -357,7 +357,7 @@ def _schedule(options: Options, collected: Collected) -> None:
 
 
 def collect_expert_overlap(name: str, place: Place, collected: Collected) -> None:
-    """Collects the schedule that hides all-to-alls of experts, which has several chunks per rank
+    """Collect the schedule that hides expert all-to-alls, which has several chunks per rank
     (megatron/core/transformer/transformer_config.py of core_v0.14)."""
     pp, vpp = (collected.count_or_default(key) or 1 for key in ("pp", "vpp"))
     if pp > 1 and vpp > 1:
@@ -386,7 +386,7 @@ def collect_layout(written: str | None, name: str, place: Place, collected: Coll
 
 
 def _pairs(options: Options, collected: Collected) -> None:
-    """Reports options of one command line that exclude each other."""
+    """Report mutually exclusive options."""
     tp = collected.count_or_default("tp")
     sequence = options.last("sequence_parallel")
     if sequence is not None and tp == 1 and options.switched(sequence):

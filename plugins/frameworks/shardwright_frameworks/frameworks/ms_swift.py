@@ -89,7 +89,8 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
 
 
 def _fill_batch(options: Options, collected: Collected) -> None:
-    """Without their number, passes make up a batch of 16 (swift/trainers/arguments.py)."""
+    """Fill in the default number of passes, which make up a batch of 16
+    (swift/trainers/arguments.py)."""
     if "gradient_accumulation_steps" in options or options.text("rlhf_type") == "grpo":
         return
     counts = [collected.count_or_default(key) for key in ("nodes", "devices_per_node")]
@@ -103,7 +104,7 @@ def _fill_batch(options: Options, collected: Collected) -> None:
 
 
 def _add_answers(options: Options, collected: Collected) -> None:
-    """Adds the generated tokens to `max_length`, which is that of the prompts where a model learns
+    """Add the generated tokens to `max_length`, which is the length of prompts if a model learns
     from its own answers (docs, Command-line-parameters, max_completion_length)."""
     for option in options.of("rlhf_type"):
         report_objective(options.text("rlhf_type"), option.name, option.place, collected)
@@ -125,8 +126,8 @@ def _add_answers(options: Options, collected: Collected) -> None:
 
 
 def _collect_tuner(options: Options, collected: Collected, place: Place) -> None:
-    """All parameters are trained with `full`, otherwise an adapter (lora by
-    default: swift.readthedocs.io, Command-line parameters)."""
+    """Collect the trained parameters: all with `full`, otherwise an adapter (lora by default:
+    swift.readthedocs.io, Command-line parameters)."""
     named = options.last(*_TUNED)
     written = None if named is None else options.text(*_TUNED)
     if written == "full":

@@ -49,7 +49,8 @@ _PRECISIONS = {
 
 
 def precision_of(value: Any) -> str | None:
-    """A trainer's precision, or a recipe's for it (`bf16_with_fp8_current_scaling_mixed`)."""
+    """The precision of a trainer, or of a precision recipe
+    (`bf16_with_fp8_current_scaling_mixed`)."""
     word = str(value).lower().removesuffix(".0")
     if word in _PRECISIONS:
         return _PRECISIONS[word]
@@ -65,7 +66,7 @@ def _granularity(value: Any) -> str | None:
 
 
 def _gated(value: Any) -> bool | None:
-    """NeMo's name of the activation (`fast-swiglu`)."""
+    """Whether an activation, by NeMo's name (`fast-swiglu`), is gated."""
     word = (word_of(value) or "").removeprefix("fast-")
     if word in ("swiglu", "geglu", "reglu"):
         return True
@@ -73,7 +74,8 @@ def _gated(value: Any) -> bool | None:
 
 
 def _layout_text(value: Any) -> str | None:
-    """A layout of pipeline stages, which Python recipes write as lists of names of layers."""
+    """The text of a layout of pipeline stages, which Python recipes write as lists of layer
+    names."""
     if isinstance(value, list):
         letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
         rows = [stage for stage in value if isinstance(stage, list)]
@@ -111,7 +113,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
 _METHODS = (("recompute_method",), ("activations_checkpoint_method",))
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 REGISTRY = "src/megatron/bridge/recipes/__init__.py"
-"""Megatron-Bridge's recipes, by the name of their functions."""
+"""Name patterns of Megatron-Bridge's recipe functions."""
 _RECIPE = re.compile(r"(\w+?)_(pretrain|sft|peft|finetune|lora)_\w+")
 _OPTIMIZERS = (
     ("optim", "name"),
@@ -128,7 +130,7 @@ Values = Mapping[tuple[str, ...], tuple[Any, Place]]
 
 
 def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Values:
-    """The values of YAML files as written, by path, a later one over those before it.
+    """The values of YAML files as written, by path; later files override earlier ones.
 
     parts  each with the key above its values
     """
@@ -143,7 +145,8 @@ def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Value
 def values_of_words(
     words: Sequence[Word], unknowns: Sequence[UnknownValue], collected: Collected
 ) -> Values:
-    """Hydra's overrides: `model.tensor_model_parallel_size=8`, `++trainer.num_nodes=4`."""
+    """The values of Hydra overrides: `model.tensor_model_parallel_size=8`,
+    `++trainer.num_nodes=4`."""
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for key, value, place in read_pairs(words, unknowns):
         path = tuple(key.lstrip("+~-").split("."))
@@ -167,7 +170,7 @@ def model_of_recipe(name: str) -> str | None:
 
 
 def recipe_of(options: Options) -> str | None:
-    """The function of the recipe that a command names: by `--recipe`, by a model and a mode, or
+    """The recipe function named in a command: by `--recipe`, by model and mode, or
     (scripts/performance/utils/utils.py) by model, task, GPUs and precision."""
     if name := options.text("recipe"):
         return name
@@ -188,8 +191,8 @@ def recipe_of(options: Options) -> str | None:
 
 
 def registries(folder: ConfigFolder, function: str) -> list[str]:
-    """The files of Megatron-Bridge that may have a recipe: the one that defines a benchmark of that
-    name, and the registry."""
+    """The files of Megatron-Bridge that may contain a recipe: the one that defines a benchmark of
+    that name, and the registry."""
     top = folder.path_of(REGISTRY).parent.parent
     benchmarks = [
         path.relative_to(top.parents[2]).as_posix()
@@ -200,7 +203,7 @@ def registries(folder: ConfigFolder, function: str) -> list[str]:
 
 
 def collect_model_of_recipe(name: str | None, options: Options, collected: Collected) -> None:
-    """Collects the model by the name of a recipe that is not in the files."""
+    """Collect the model from the name of a recipe that is not in the files."""
     option = options.last("recipe", "model", "model_recipe_name", "mr")
     if option is None:
         option = options.last("model_family_name", "m", "model_name", "model_family")
@@ -221,7 +224,7 @@ def collect_nemo(
 ) -> None:
     """Collects configurations; a later one overrides earlier ones.
 
-    environment  the variables that values may name
+    environment  variables for references in values
     """
     merged: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for values in given:
@@ -277,8 +280,8 @@ def collect_nemo(
 
 
 def _agree_on_distributed_optimizer(merged: dict[tuple[str, ...], tuple[Any, Place]]) -> None:
-    """Drops a switch that is off where another one is on, which switches on both
-    (Megatron-Bridge, training/config.py, validation)."""
+    """Drop a disabled switch if another one enables both (Megatron-Bridge, training/config.py,
+    validation)."""
     switches = [path for path in merged if path[-1:] == ("use_distributed_optimizer",)]
     if any(truth_of(merged[path][0]) for path in switches):
         for path in switches:
@@ -287,7 +290,8 @@ def _agree_on_distributed_optimizer(merged: dict[tuple[str, ...], tuple[Any, Pla
 
 
 def _collect_low_precision(values: Values, collected: Collected) -> None:
-    """Matmuls in 8 or 4 bits; the trainer's precision is that of all others."""
+    """Collect the precision of matmuls in 8 or 4 bits; the trainer's precision applies to other
+    ops."""
     by_name = {path[-1]: (path, *given) for path, given in values.items() if path}
     for key, formats, kinds in (
         ("fp8", ("hybrid", "e4m3"), {"mxfp8": "mxfp8"}),
@@ -306,7 +310,7 @@ def _collect_low_precision(values: Values, collected: Collected) -> None:
 
 
 def _collect_modules(values: Values, collected: Collected) -> None:
-    """The modules that selective recomputation runs again."""
+    """Collect the modules of selective recomputation."""
     placed = collected.placed.get("recompute")
     for path, (modules, place) in values.items():
         if path[-1] != "recompute_modules":
@@ -321,7 +325,7 @@ def _collect_modules(values: Values, collected: Collected) -> None:
 
 
 def collect_memory(values: Values, collected: Collected) -> None:
-    """Activations in host memory (`cpu_offloading_num_layers` of a model's layers, Megatron-Core,
+    """Collect activations in host memory (`cpu_offloading_num_layers`, Megatron-Core,
     transformer_config.py), the type of gradients, and adapters."""
     by_name = {path[-1]: (path, *given) for path, given in values.items() if path}
     layers = collected.count("model.num_layers")
@@ -346,8 +350,8 @@ def collect_memory(values: Values, collected: Collected) -> None:
 
 
 def _collect_sharding(merged: Values, collected: Collected) -> None:
-    """The ZeRO stage of data parallelism. Only Megatron FSDP has the strategy; the
-    distributed optimizer shards states alone (megatron/core/distributed, core_v0.14)."""
+    """Collect the ZeRO stage. Only Megatron FSDP has the strategy; the distributed optimizer shards
+    states only (megatron/core/distributed, core_v0.14)."""
     by_name = {path[-1]: (path, *given) for path, given in merged.items() if path}
     sharded = by_name.get("use_megatron_fsdp")
     named = by_name.get("data_parallel_sharding_strategy")
@@ -373,12 +377,12 @@ def _collect_sharding(merged: Values, collected: Collected) -> None:
 
 
 def _elsewhere(path: tuple[str, ...]) -> bool:
-    """Keys of a second model, of validation, of a tokenizer."""
+    """Whether a key is for a second model, validation or a tokenizer."""
     return not _OTHERS.isdisjoint(path)
 
 
 def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields of a run that a key sets: with an open value they have no default."""
+    """The fields of a run that a key sets: if its value is open, they have no default."""
     if path[-1] in KEYS:
         return (KEYS[path[-1]][0],)
     if path[-1] == "devices" and (len(path) == 1 or "trainer" in path):
@@ -437,7 +441,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
 
 
 def collect_performance_script(options: Options, collected: Collected) -> None:
-    """The arguments of NeMo's and Bridge's performance scripts (`-tp 4 -ng 64 -c bf16`)."""
+    """Collect the arguments of NeMo's and Bridge's performance scripts (`-tp 4 -ng 64 -c bf16`)."""
     counts = DEGREES | by_key(
         {"tp": "tp tensor_parallel_size", "pp": "pp pipeline_parallel_size", "cp": "cp",
          "vpp": "vp virtual_pipeline_parallel_size virtual_pipeline_model_parallel_size",

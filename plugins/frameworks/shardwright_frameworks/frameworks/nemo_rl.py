@@ -63,7 +63,7 @@ _DTENSOR: Mapping[str, tuple[str, Reader]] = {
 
 
 def is_nemo_rl(file: KeyedFile) -> bool:
-    """Whether a file is one of NeMo RL's, or changes one."""
+    """Whether a file is a configuration of NeMo RL, or overrides one."""
     changes = file.has("defaults") and (
         file.has("policy") or file.has("checkpointing", "checkpoint_dir")
     )
@@ -91,21 +91,21 @@ def _named(file: KeyedFile) -> str:
 
 
 def config_of_suite(program: str, script: str, folder: ConfigFolder) -> str | None:
-    """The configuration of a test suite's script, which has the script's name
-    (tests/test_suites/llm/common.env); None for another program."""
+    """The configuration with the name of a test suite's script (tests/test_suites/llm/common.env);
+    None for another program."""
     name = f"examples/configs/recipes/{folder.root.resolve().name}/{Path(script).stem}.yaml"
     return folder.find(name) if is_program(program) else None
 
 
 def is_program(program: str) -> bool:
-    """Whether a program is one of NeMo RL's that train (examples/run_grpo.py)."""
+    """Whether a program is a training program of NeMo RL (examples/run_grpo.py)."""
     return _PROGRAM.search(program) is not None
 
 
 def collect_nemo_rl(
     file: KeyedFile, folder: ConfigFolder, collected: Collected, overrides: Values
 ) -> list[KeyedFile]:
-    """Collects the policy of a configuration; returns the files that it was read from.
+    """Collect the policy of a configuration; returns the files read.
 
     overrides  values of the command line
     """
@@ -191,8 +191,8 @@ def _place(given: Values, dotted: str) -> Place:
 
 
 def _collect_megatron(given: Values, collected: Collected) -> None:
-    """`recompute_granularity` applies only with `activation_checkpointing`
-    (nemo_rl/models/megatron/setup.py)."""
+    """Collect Megatron's options; `recompute_granularity` applies only with
+    `activation_checkpointing` (nemo_rl/models/megatron/setup.py)."""
     section = "policy.megatron_cfg"
     switch = f"{section}.activation_checkpointing"
     on = truth_of(_value(given, switch))
@@ -215,8 +215,8 @@ def _collect_megatron(given: Values, collected: Collected) -> None:
 
 
 def _collect_devices(given: Values, collected: Collected) -> None:
-    """The devices for training: without the nodes (on one node, the devices) for generation
-    (nemo_rl/algorithms/grpo.py, setup)."""
+    """Collect the devices for training: those of the nodes (on one node, the devices) not used for
+    generation (nemo_rl/algorithms/grpo.py, setup)."""
     nodes = degree_of(_value(given, "cluster.num_nodes"))
     each = degree_of(_value(given, "cluster.gpus_per_node"))
     if nodes is None or each is None:

@@ -1,4 +1,4 @@
-"""Objectives that need other models or pairs of sequences, which the run does not count."""
+"""Objectives that need other models or pairs of sequences; this additional work is not modeled."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.shell.text_marks import Place
 
 _REFERENCE = "the reference model is not counted"
-_NOT_COUNTED = {
+NOT_COUNTED = {
     "dpo": "the reference model and the pairs of sequences are not counted",
     "ipo": "the reference model and the pairs of sequences are not counted",
     "kto": _REFERENCE,
@@ -22,16 +22,17 @@ _NOT_COUNTED = {
         "only the trained policy is read: other models and generation are not counted",
     ),
 }
+"""Name of an objective -> the work that is not counted, as text."""
 
 
 def report_objective(word: str | None, option: str, place: Place, collected: Collected) -> None:
-    """Reports the work of an objective in addition to plain training on sequences.
+    """Report the additional work of an objective compared with plain training on sequences.
 
-    word  the objective as the framework names it (`sft`, `dpo`); plain training is not reported
+    word  the framework's name of the objective (`sft`, `dpo`); plain training is not reported
     """
     plain = (word or "").lower().replace("-", "_").rpartition("_")[2]
     if plain in ("", "sft", "pt", "pretrain", "none", "false"):
         return
-    why = _NOT_COUNTED.get(plain, "its work in addition to plain training is not counted")
+    why = NOT_COUNTED.get(plain, "its work in addition to plain training is not counted")
     if not any(each.why == f"{word}: {why}" for each in collected.unresolved):  # by its program
         collected.report_unresolved(option, f"{word}: {why}", place)

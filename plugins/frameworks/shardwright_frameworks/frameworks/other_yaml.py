@@ -35,7 +35,7 @@ def _precision(value: Any) -> str | None:
 
 
 def _stages(value: Any) -> int | None:
-    """0 stages are a model that is no pipeline."""
+    """The number of stages; 0 means no pipeline."""
     return 1 if str(value) == "0" else degree_of(value)
 
 
@@ -119,7 +119,8 @@ def collect_neox(file: KeyedFile, collected: Collected) -> None:
 
 
 def _collect_gated(file: KeyedFile, collected: Collected) -> None:
-    """OLMo's widths count both halves of a gated feed-forward (olmo/model.py, SwiGLU)."""
+    """Collect the feed-forward's width; OLMo's counts both halves of a gated one (olmo/model.py,
+    SwiGLU)."""
     gated = file.get("model", "activation_type") in ("swiglu", "geglu")
     place = file.place(("model", "activation_type"))
     if file.has("model", "activation_type"):

@@ -20,12 +20,12 @@ _OF_TRAINER = {
 
 
 def is_primus(file: KeyedFile) -> bool:
-    """Whether a file has a module that trains."""
+    """Whether a file has a training module."""
     return bool(started_framework(file)[1])
 
 
 def started_framework(file: KeyedFile) -> tuple[str, str]:
-    """The module that trains and the framework that it starts; "" for none."""
+    """The training module and its framework; "" for none."""
     for trainer in _TRAINERS:
         name = file.get("modules", trainer, "framework")
         if isinstance(name, str) and name:
@@ -34,7 +34,7 @@ def started_framework(file: KeyedFile) -> tuple[str, str]:
 
 
 def collect_model(file: KeyedFile, collected: Collected) -> None:
-    """Sets the model by the name of its file, where that file is not there."""
+    """Set the model from the name of its file, if the file is missing."""
     path = ("modules", started_framework(file)[0], "model")
     name = file.get(*path)
     if isinstance(name, str):
@@ -46,8 +46,8 @@ def collect_model(file: KeyedFile, collected: Collected) -> None:
 
 
 def presets(file: KeyedFile, folder: ConfigFolder) -> list[KeyedFile]:
-    """Primus's own files of the trainer and the model (primus/core/config/preset_loader.py), a
-    later one over those before it; none where they are not there."""
+    """Primus's files of the trainer and the model (primus/core/config/preset_loader.py), later ones
+    overriding earlier ones; none if they are missing."""
     trainer, framework = started_framework(file)
     found: list[KeyedFile] = []
     for kind, key in (("modules", "config"), ("models", "model")):
@@ -60,7 +60,7 @@ def presets(file: KeyedFile, folder: ConfigFolder) -> list[KeyedFile]:
 
 
 def _extended(name: str, folder: ConfigFolder) -> list[KeyedFile]:
-    """The files of a chain of `extends`, in relative paths, with the file itself last."""
+    """The files of a chain of `extends` (relative paths), with the file itself last."""
     if folder.find(name) != name:
         return []
     file = read_keyed(name, folder)
@@ -71,7 +71,7 @@ def _extended(name: str, folder: ConfigFolder) -> list[KeyedFile]:
 
 
 def collect_defaults(file: KeyedFile, collected: Collected, given: Values) -> None:
-    """Sets the defaults of Primus's own files, before those of the framework that it starts.
+    """Set the defaults of Primus's files, which precede those of the framework it starts.
 
     given  values of the file and of its presets
     """

@@ -92,7 +92,7 @@ _CONVERTERS = {"nvfp4": "nvfp4", "mxfp8": "mx", "float8": "float8"}
 
 
 def python_framework(file: PythonFile) -> str | None:
-    """The framework whose configuration a file is; None for other programs."""
+    """The framework of a Python configuration; None for other programs."""
     keys = file.keys().union(*map(file.keys, file.functions))
     calls = file.calls()
     if any(name.endswith("model_registry") for name in calls) or {
@@ -116,8 +116,8 @@ def python_framework(file: PythonFile) -> str | None:
 
 
 def chosen_function(file: PythonFile, requested: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """The function that gives the configuration, and the names of all; None without a
-    requested one of several."""
+    """The function that returns the configuration, and the names of all such functions; None if
+    there are several and none is requested."""
     is_titan = python_framework(file) == "torchtitan"
     marks = _TITAN_SECTIONS if is_titan else NEMO_KEYS.keys() | _TITAN_SECTIONS
     names = tuple(
@@ -131,7 +131,7 @@ def chosen_function(file: PythonFile, requested: str | None) -> tuple[str | None
 def _leave_parts_open(
     result: PythonValues, parts: Mapping[str, Keys], collected: Collected
 ) -> None:
-    """Leaves open the fields that unknown parts of a configuration decide."""
+    """Leave open the fields determined by unknown parts of a configuration."""
     for path, (call, why, place) in result.opened.items():
         if not path:
             collected.report_missing(call or result.name or "configuration", why, place)
@@ -142,7 +142,7 @@ def _leave_parts_open(
 def collect_python_torchtitan(
     found: PythonValues, overrides: list[Values], collected: Collected
 ) -> None:
-    """A function of torchtitan's registry, with the overrides of the command line."""
+    """Collect a function of torchtitan's registry, with overrides of the command line."""
     # A run of reinforcement learning has a trainer, and a generator of texts.
     values = {
         path: given
@@ -188,8 +188,8 @@ def collect_python_torchtitan(
 
 
 def _family(function: str, flavor: str) -> str:
-    """The model of a function of the registry: a family that its name has (`rl_grpo_qwen3`), or the
-    part before the flavor (`llama3_8b`)."""
+    """The model family of a function of the registry: a known family in its name (`rl_grpo_qwen3`),
+    or the part before the flavor (`llama3_8b`)."""
     name = function.lower().removeprefix("graph_trainer_")
     family = next((words for words in _FAMILIES if words in name), "")
     if family:
@@ -198,7 +198,7 @@ def _family(function: str, flavor: str) -> str:
 
 
 def collect_python_nemo(found: PythonValues, overrides: list[Values], collected: Collected) -> None:
-    """A recipe of NeMo or Megatron-Bridge, with the overrides of the command line."""
+    """Collect a recipe of NeMo or Megatron-Bridge, with overrides of the command line."""
     values, published = dict(found.values), None
     adapters: tuple[str, Place] | None = None
     for path, name, arguments, place in found.calls:
@@ -251,7 +251,7 @@ def collect_python_nemo(found: PythonValues, overrides: list[Values], collected:
 
 
 def collect_internevo(top: PythonValues, collected: Collected) -> None:
-    """InternEvo's configuration file (github.com/InternLM/InternEvo, configs/7B_sft.py and
+    """Collect InternEvo's configuration file (github.com/InternLM/InternEvo, configs/7B_sft.py and
     doc/en/usage.md)."""
     mode, place = top.values.get(("parallel", "tensor", "mode"), (None, Place("", 0)))
     if mode in ("mtp", "msp", "fsp"):

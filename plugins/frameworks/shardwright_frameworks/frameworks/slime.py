@@ -18,7 +18,7 @@ def is_slime(options: Options) -> bool:
 
 
 def collect_slime(options: Options, collected: Collected) -> None:
-    """Collects the trainer of a command."""
+    """Collect the trainer's options of a command."""
     collected.default(_SOURCE, precision="bf16", devices_per_node=8)
     if options.text("train_backend") == "fsdp":
         collected.default(_FSDP, zero_stage=3)
@@ -49,7 +49,8 @@ def collect_slime(options: Options, collected: Collected) -> None:
 
 
 def _collect_batch(options: Options, collected: Collected) -> None:
-    """`rollout_batch_size x n_samples_per_prompt / num_steps_per_rollout` without a batch."""
+    """Collect the batch; the default is `rollout_batch_size x n_samples_per_prompt /
+    num_steps_per_rollout`."""
     steps = options.last("num_steps_per_rollout")
     if steps is None or "global_batch_size" in options:
         return

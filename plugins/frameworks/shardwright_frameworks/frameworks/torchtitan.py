@@ -118,7 +118,7 @@ def values_of_file(file: KeyedFile) -> Values:
 
 
 def values_of_options(options: Options, collected: Collected) -> Values:
-    """The values that `--section.key value` and `--section.no_key` override."""
+    """The overrides given as `--section.key value` and `--section.no_key`."""
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for option in options.given:
         if "." not in option.name or not option.name.startswith("--"):
@@ -202,7 +202,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
 
 
 def _collect_together(last: Mapping[str, tuple[Any, Place, str]], collected: Collected) -> None:
-    """Collects values of several keys together: micro-batch, sharding, precision, chunks."""
+    """Collect values that depend on several keys: micro-batch, sharding, precision, chunks."""
     for key in ("local_batch_size", "batch_size"):
         if key in last:
             value, place, name = last[key]
@@ -251,7 +251,7 @@ def _collect_local_batch(
     last: Mapping[str, tuple[Any, Place, str]],
     collected: Collected,
 ) -> None:
-    """Without a pipeline the local batch is one pass; with one it is cut into micro-batches."""
+    """Collect the local batch: one pass without a pipeline, cut into micro-batches with one."""
     if "pp" in collected.open_keys and number > 1:
         collected.open_keys.add("micro_batch")
         return
@@ -273,8 +273,8 @@ def _collect_local_batch(
 
 
 def _collect_sharding(last: Mapping[str, tuple[Any, Place, str]], collected: Collected) -> None:
-    """dp = replicas x shards, where both are numbers; fully sharded parameters are ZeRO 3, and 2
-    where they stay whole behind the forward pass."""
+    """Collect dp = replicas x shards, if both are numbers, and the ZeRO stage: 3 for fully sharded
+    parameters, 2 if they stay whole after the forward pass."""
     shard = last.get("data_parallel_shard_degree") or last.get("data_parallel_degree")
     replicate = last.get("data_parallel_replicate_degree")
     if replicate is not None and shard is not None:

@@ -1,4 +1,4 @@
-"""torchtune's recipes as a run: a YAML file, with `key=value` behind `tune run`.
+"""torchtune's recipes as a run: a YAML file, with `key=value` after `tune run`.
 
 Names: github.com/pytorch/torchtune, recipes/configs and recipes/full_finetune_distributed.py (0.6).
 """
@@ -56,7 +56,7 @@ def is_torchtune(file: KeyedFile) -> bool:
 
 
 def is_recipe(name: str) -> bool:
-    """Whether a word behind `tune run` is a recipe's name."""
+    """Whether a word after `tune run` is the name of a recipe."""
     return _RECIPE.fullmatch(name) is not None
 
 
@@ -107,7 +107,7 @@ def _collect_sharding(values: dict[str, tuple[Any, Place]], collected: Collected
 
 
 def _collect_model(values: dict[str, tuple[Any, Place]], collected: Collected) -> None:
-    """`torchtune.models.llama3_1.lora_llama3_1_8b` is llama3_1_8b, known as Llama 3.1 8B."""
+    """Collect the model: `torchtune.models.llama3_1.lora_llama3_1_8b` is Llama 3.1 8B."""
     value, place = values.get("model._component_", (None, Place("", 0)))
     if not isinstance(value, str):
         return

@@ -1,8 +1,8 @@
 """verl's Hydra overrides as a run: the trained policy of `main_ppo`, or `sft_trainer`.
 
 Names and defaults: github.com/volcengine/verl, verl/trainer/config (2026-08): actor/, engine/,
-sft_trainer.yaml and sft_trainer_engine.yaml. Of a policy that learns by reinforcement the actor is
-read; degrees of `rollout`, `ref` and `critic` belong to other models or to generation.
+sft_trainer.yaml and sft_trainer_engine.yaml. In reinforcement learning the actor is read; degrees
+of `rollout`, `ref` and `critic` belong to other models or to generation.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def is_verl(program: str, paths: Values) -> bool:
 
 
 def own_config(given: Values, program: str, config: str) -> str:
-    """The path in verl's tree of a configuration: its name, or that of a program without one, which
-    its overrides identify where a condition chooses it."""
+    """The path of a configuration in verl's tree: by its name, otherwise by the program, which is
+    identified by its overrides if a condition chooses it."""
     sft = "sft_trainer" if "fsdp" in program else "sft_trainer_engine"
     name = config.removesuffix(".yaml") or ("ppo_trainer" if _has_policy(given) else sft)
     folder = "/".join(program.split(".")[:-1]) if "experimental" in program else "verl/trainer"
@@ -119,7 +119,7 @@ def collect_verl(
     """Collects the overrides of a command line.
 
     config       the name of the configuration, "" for the program's own
-    base         its values;  environment  variables that it may name
+    base         its values;  environment  variables for references in values
     """
     own, base = given, dict(base or {})
     policy = _has_policy(own or base)
@@ -212,7 +212,7 @@ def _is_other(path: tuple[str, ...]) -> bool:
 
 
 def _key_of(path: tuple[str, ...], *, policy: bool, megatron: bool) -> tuple[str, Reader] | None:
-    """The value of the run that a key sets."""
+    """The field of the run that a key sets."""
     last = path[-1]
     if path[:1] == ("trainer",):
         return _OF_TRAINER.get(last) if len(path) == 2 else None
@@ -249,7 +249,7 @@ def _set(
 
 
 def _number(given: Values, *paths: tuple[str, ...]) -> tuple[int | None, str, Place | None]:
-    """The first of several keys that is given: its number, None if unknown, its name and place."""
+    """The first given key of several: its number (None if unknown), name and place."""
     for path in paths:
         if path in given:
             value, place = given[path]
@@ -259,11 +259,11 @@ def _number(given: Values, *paths: tuple[str, ...]) -> tuple[int | None, str, Pl
 
 
 def _collect_batch(given: Values, collected: Collected, *, policy: bool, newer: bool) -> None:
-    """Sequences of a step and of a micro-batch, and their length.
+    """Collect the sequences of a step and of a micro-batch, and their length.
 
     A step of a policy trains on ppo_mini_batch_size prompts with rollout.n answers each
-    (verl/workers, `ppo_mini_batch_size *= rollout.n`). With dynamic batches a micro-batch is a
-    budget of tokens, as the newer trainer of demonstrations has them without the option.
+    (verl/workers, `ppo_mini_batch_size *= rollout.n`). With dynamic batches, the default of the
+    newer SFT trainer, a micro-batch is a budget of tokens.
     """
     if policy:
         prompts, name, place = _number(given, (*_ACTOR, "ppo_mini_batch_size"))
@@ -327,8 +327,8 @@ def _replicas(collected: Collected) -> int | None:
 
 
 def _collect_sharding(given: Values, collected: Collected, *, policy: bool, megatron: bool) -> None:
-    """FSDP shards weights over all replicas, or over fsdp_size of them; Megatron-Core's distributed
-    optimizer, verl's default, shards states."""
+    """Collect the sharding: FSDP shards weights over all replicas or fsdp_size of them;
+    Megatron-Core's distributed optimizer, verl's default, shards states."""
     engine = _engine(given)
     if engine not in _KNOWN_ENGINES and not megatron:
         chosen = given[("engine",) if ("engine",) in given else ("model_engine",)][1]

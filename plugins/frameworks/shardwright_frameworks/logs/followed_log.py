@@ -17,8 +17,8 @@ _CHUNK = 1 << 20
 class FollowedLog:
     """Reads the lines added since the last call.
 
-    A file that was replaced (rotated) or made shorter is read from its beginning, and what was read
-    before stays. A log that is not there yet is one without lines.
+    A file that was replaced (rotated) or shortened is read from its beginning; earlier lines are
+    kept. A missing log counts as empty.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -29,8 +29,8 @@ class FollowedLog:
         self._rest = b""
 
     def look(self) -> bool:
-        """Reads on; whether whole lines were added. Raises DocumentError for a folder or a file
-        that may not be read."""
+        """Read the new lines; returns whether there were complete ones. Raises DocumentError for a
+        folder or an unreadable file."""
         try:
             with self.path.open("rb") as stream:
                 status = os.fstat(stream.fileno())
@@ -59,7 +59,7 @@ class FollowedLog:
         return bool(lines)
 
     def _flush(self) -> None:
-        """The end of a file that was replaced: its last line has no end."""
+        """Process the unfinished last line of a replaced file."""
         if self._rest.strip():
             self.reading.feed_last(_line(self._rest))
         self._rest = b""

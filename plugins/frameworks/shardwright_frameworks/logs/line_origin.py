@@ -31,7 +31,7 @@ _LEAP_YEAR = 2024  # for stamps without a year, so that 29 February exists
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """rank  what names the printing process, "" where nothing does;  text  the rest of the line"""
+    """rank  name of the printing process, "" if there is none;  text  the rest of the line"""
 
     rank: str
     text: str
@@ -48,7 +48,7 @@ class Moment:
 
 
 def origin_of(line: str) -> Origin:
-    """The line without the names of its process.
+    """The rank that printed a line, and the line without it.
 
     >>> origin_of("3: [default0]: iteration 5/ 10 |")
     Origin(rank='3 0', text=' iteration 5/ 10 |')
@@ -64,8 +64,8 @@ def origin_of(line: str) -> Origin:
 
 
 def moment_of(line: str) -> Moment | None:
-    """The first time of day in the line, None without any. Zones are not looked at: times of one
-    log are compared with each other only.
+    """The first time of day in the line, None without any. Time zones are ignored, because only
+    times of one log are compared.
 
     >>> moment_of("[2024-04-06 03:02:12] iteration 71/ 100").resolution_s
     1.0

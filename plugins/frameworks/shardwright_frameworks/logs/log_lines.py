@@ -16,7 +16,7 @@ from typing import IO, Any
 from profiles.errors import DocumentError
 
 MOST_CHARACTERS = 1 << 16
-"""A longer line is cut into pieces: progress bars without an end, dumped tensors."""
+"""Longest line in characters; longer ones (endless progress bars, dumped tensors) are split."""
 
 _CHUNK = 1 << 18
 # Escapes of terminals, also as viewers and log collectors write them: `^[[31m`, `\u001b[31m`,
@@ -35,11 +35,11 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb
 
 
 class LogLines:
-    """Iterates over the lines of a file. Carriage returns end a line too, as progress bars have it.
+    """Iterates over the lines of a file. Carriage returns, as in progress bars, end a line too.
 
-    Bytes that are no UTF-8 are replaced (UTF-16 is known by its mark), colours taken out. `cut`
-    says afterwards whether the last line has no end: the log was cut there, or is still written;
-    `damaged` what ended a compressed file before its end.
+    Invalid UTF-8 is replaced (UTF-16 is recognized by its mark), and colors are removed.
+    Afterwards, `cut` is True if the last line has no end, because the log was truncated or is still
+    being written; `damaged` is the error that ended a compressed file early.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -50,7 +50,7 @@ class LogLines:
 
     def __iter__(self) -> Iterator[str]:
         decode = codecs.getincrementaldecoder(self._encoding)(errors="replace").decode
-        # read1 gives what there is before the end of a compressed file that was cut.
+        # read1 returns the data before the end of a truncated compressed file.
         read: Callable[[int], bytes] = getattr(self._stream, "read1", self._stream.read)
         with self._stream:
             rest = ""
@@ -82,12 +82,12 @@ def _split(text: str) -> list[str]:
 
 
 def without_colours(line: str) -> str:
-    """A line without the escapes that colour it."""
+    """A line without escape sequences for colors."""
     return _COLOURS.sub("", line) if "\x1b" in line or ("[" in line and "m" in line) else line
 
 
 def _opened(path: Path) -> tuple[IO[bytes], str]:
-    """The bytes of a file, decompressed as its first ones ask for, and their encoding."""
+    """The bytes of a file, decompressed according to its first bytes, and their encoding."""
     try:
         raw = path.open("rb")
         head = raw.read(8)
@@ -111,7 +111,7 @@ def _opened(path: Path) -> tuple[IO[bytes], str]:
 
 
 def _zstd(path: Path, raw: IO[bytes]) -> IO[bytes]:
-    """From Python 3.14 on, or with the `zstandard` package where that is installed."""
+    """Opens a Zstandard file, with Python 3.14 or the package `zstandard`."""
     try:
         found: IO[bytes] = importlib.import_module("compression.zstd").ZstdFile(raw)
         return found

@@ -40,24 +40,24 @@ TELLING = (
     "tgs (tokens/gpu/second)",
     '"current_steps"',
 )
-"""Words in lines of steps that distinguish frameworks of one form."""
+"""Words in step lines that distinguish frameworks with the same format."""
 
 _DIGITS = re.compile(r"[\d.,]+(?:[eE][-+]?\d+)?")
 _SPACES = re.compile(r"\s+")
 # Samples of a part of the step that are kept for its median.
 _MOST_PARTS = 20_000
 _MOST_SHAPES = 50
-# What lies beyond so many characters of a line is no step: dumped tensors and configurations.
+# Longer lines are no steps, but dumped tensors and configurations.
 _LONGEST = 1 << 13
 # A beginning of a line that is shorter is no sign of one that was cut.
 _SHORTEST_CUT = 6
 
 
 class LogReading:
-    """Takes lines; `series` by reader and progress bar hold the steps, `facts` the printed figures.
+    """Reads lines into steps (`series`, by reader and progress bar) and printed figures (`facts`).
 
-    words      of `TELLING` were seen
-    truncated  the last line of a file was cut within a step's line
+    words      words of `TELLING` found
+    truncated  whether the file ends within a step's line
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class LogReading:
         self._shapes: dict[str, None] = {}
 
     def read_file(self, path: str | Path) -> None:
-        """All lines of a file; raises DocumentError for one that cannot be read."""
+        """Read all lines of a file; raises DocumentError if it cannot be read."""
         lines = LogLines(path)
         held: str | None = None
         for line in lines:
@@ -100,7 +100,7 @@ class LogReading:
             self.feed(held)
 
     def feed(self, line: str) -> None:
-        """One line."""
+        """Read one line."""
         self.lines += 1
         if len(line) < 4 or line.isspace():
             return
@@ -125,8 +125,8 @@ class LogReading:
             self._mark(mark)
 
     def feed_last(self, line: str) -> None:
-        """The last line of a file that ends without an end of line: left out where it has only the
-        beginning of a step's line."""
+        """Read the last line of a file without an end of line; it is ignored if it is the beginning
+        of a step's line."""
         shape = shape_of(origin_of(line).text)
         whole = self._shapes
         if shape not in whole and any(_begins(each, shape) for each in whole):
@@ -179,16 +179,16 @@ class LogReading:
 
 
 def shape_of(text: str) -> str:
-    """A line with every number as `#`, to see whether another has the same parts."""
+    """A line with every number replaced by `#`, to compare the form of lines."""
     return _SPACES.sub(" ", _DIGITS.sub("#", text)).strip()
 
 
 def _begins(whole: str, shape: str) -> bool:
-    """Whether a shape is the beginning of a whole one."""
+    """Whether `shape` is the beginning of `whole`."""
     cut = shape.rstrip("#").rstrip()
     return len(cut) >= _SHORTEST_CUT and len(shape) < len(whole) and whole.startswith(cut)
 
 
 def finite(value: float) -> float | None:
-    """None for texts that are no number."""
+    """The finite number of a text; None for other texts."""
     return value if math.isfinite(value) else None

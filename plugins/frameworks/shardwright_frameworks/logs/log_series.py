@@ -1,8 +1,8 @@
-"""`LogSeries`: the steps of one log in their order, whoever printed them, with restarts separated.
+"""`LogSeries`: the steps of one log in order, from any rank, with restarts separated.
 
-A step that several ranks print is one step. Where a rank prints a step that it has passed, or after
-a start in the log, a new attempt begins. Ranks without names whose lines are mixed are known by
-steps that come several times, a step or two apart.
+A step printed by several ranks counts once. A new attempt begins if a rank prints an earlier step
+again, or after a start in the log. Mixed lines of ranks without names are recognized by steps that
+are printed several times, a step or two apart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELDS = (
     "marks",
 )
 MOST_STEPS = 2_000_000
-"""Lines of steps that are kept of a log; the rest are counted."""
+"""Number of step lines kept of a log; further lines are only counted."""
 
 _LINE_FIELDS = FIELDS[1:3] + FIELDS[4:-1]
 _RECENT = 64
@@ -42,8 +42,8 @@ _LAST_STEP = 10**12
 class Attempt:
     """The steps from a start to an end, as columns; nan where a line has no value.
 
-    after_start   a start was seen in the log before its first step
-    resumed_at    the step that a checkpoint was loaded of, before its first step; 0 for none
+    after_start   whether the log has a start before its first step
+    resumed_at    step of the checkpoint loaded before its first step; 0 for none
     """
 
     def __init__(self, *, after_start: bool, resumed_at: int) -> None:
@@ -55,20 +55,20 @@ class Attempt:
 
     @property
     def first_step(self) -> int:
-        """The first step that is printed."""
+        """The first printed step."""
         return int(self.columns["step"][0])
 
     @property
     def last_step(self) -> int:
-        """The last one."""
+        """The last printed step."""
         return int(self.columns["step"][-1])
 
 
 class LogSeries:
-    """Takes step lines as they come; `attempts` hold them.
+    """Collects step lines into `attempts`.
 
-    resolution_s  of the times of day;  smoothed  of the printed times;  rank_times  samples of the
-    seconds per step (or the inverse of tokens/s) of each rank that names itself
+    resolution_s  of the times of day;  smoothed  whether printed times are;  rank_times  samples of
+                  seconds per step (or of the inverse of tokens/s) of each named rank
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class LogSeries:
         self._last_clock = -math.inf
 
     def mark(self, what: LogEvent, step: int = 0) -> None:
-        """Something happened before the next step."""
+        """Record an event before the next step."""
         self._marks |= what
         if LogEvent.RESUME in what and step:
             self._resumed_at = step
@@ -101,7 +101,7 @@ class LogSeries:
         return self._marks
 
     def add(self, line: StepLine, origin: str, moment: Moment | None) -> None:
-        """One more line."""
+        """Add a step line."""
         if line.step > _LAST_STEP:
             return  # a line that is broken
         self.lines += 1
@@ -141,7 +141,7 @@ class LogSeries:
         return not (mixed and line.step in self._recent and self._lag(line.step) <= 3)
 
     def _lag(self, step: int) -> int:
-        """How many printed steps before the newest."""
+        """Number of printed steps between this one and the newest."""
         return sum(1 for other in self._order if other > step)
 
     def _begin(self) -> None:
@@ -170,7 +170,7 @@ class LogSeries:
             self._recent.pop(self._order.popleft(), None)
 
     def _fill(self, place: int, line: StepLine, moment: Moment | None) -> None:
-        """Adds another line's values for a known step."""
+        """Add the values of another line for a known step."""
         columns = self.attempts[-1].columns
         for name in _LINE_FIELDS:
             value = getattr(line, name)

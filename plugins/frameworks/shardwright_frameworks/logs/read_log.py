@@ -30,7 +30,7 @@ _SAME_RUN = 0.05
 _SLOW_RANK = 0.05
 _FEWEST_SAMPLES = 5
 FEWEST_STEADY = 0.6
-"""Of a log's lines so many must be near its steady step, for it to have one."""
+"""Share of a log's lines that must be near the steady step, for it to have one."""
 _MEMORY_KINDS = ("allocated", "reserved", "device", "")
 # Of two columns of steps the better one: printed times, then a fine clock or a bar, then the rest.
 # Words that identify frameworks made from Megatron-LM.
@@ -46,8 +46,8 @@ _SOURCES = {"printed": 3, "rate": 2, "clock": 2}
 def read_training_log(path: str | Path) -> TrainingLog:
     """The training log at `path`: text of any size, plain or compressed, or `trainer_state.json`.
 
-    A log without any step has `steps` 0 and a note about its contents;
-    raises DocumentError for a file that is missing, empty or no text.
+    A log without steps has `steps` 0 and a note about its contents. Raises DocumentError for a file
+    that is missing, empty or no text.
     """
     if is_trainer_state(path):
         return read_trainer_state(path)
@@ -124,7 +124,7 @@ def told_by(reading: LogReading, path: str) -> TrainingLog:
 def _best_series(
     reading: LogReading,
 ) -> tuple[str, LogSeries, StepColumns, SteadyStep | None, Mask | None] | None:
-    """The steps of the reader and bar with most times, then with most steps."""
+    """The steps of the reader and bar with the most times; ties are broken by the most steps."""
     best = None
     best_score: tuple[float, ...] = ()
     for (name, bar), series in reading.series.items():
@@ -146,14 +146,15 @@ def _best_series(
 
 
 def _with_batch(x: StepColumns, batch: float | None) -> StepColumns:
-    """The columns with the batch that the log prints once, where its lines have none."""
+    """The columns, with missing batches set to the batch that the log prints once."""
     if not batch or np.isfinite(x.global_batch).any():
         return x
     return replace(x, global_batch=np.full(len(x), batch))
 
 
 def _one_run(series: LogSeries, x: StepColumns) -> Mask | None:
-    """The lines of the longest run where a file holds several of unlike speed, None for all."""
+    """The lines of the longest run, if a file contains several runs of different speed; None for
+    all."""
     runs: list[int] = []
     for attempt in series.attempts:
         if not len(attempt):
@@ -191,13 +192,13 @@ def _attempts(series: LogSeries, x: StepColumns) -> tuple[LogAttempt, ...]:
 
 
 def _is_resumed(attempt: Attempt, covers: float) -> bool:
-    """A checkpoint of some step was loaded, or the first line is behind the first steps."""
+    """Whether a checkpoint was loaded, or the first line is after the first steps."""
     loaded = 0 < attempt.resumed_at <= attempt.first_step
     return loaded or attempt.first_step > max(1.0, covers)
 
 
 def _distinct_steps(x: StepColumns) -> int:
-    """Optimizer steps that the lines cover, each number once."""
+    """Number of distinct optimizer steps covered by the lines."""
     ends = x.step.astype(np.int64)
     begins = ends - x.covers.astype(np.int64)
     order = np.argsort(begins, kind="stable")
@@ -219,8 +220,8 @@ def _median_of(column: Array, x: StepColumns, steady: SteadyStep | None) -> floa
 def _rates(
     reading: LogReading, x: StepColumns, steady: SteadyStep | None
 ) -> tuple[float | None, str | None]:
-    """Tokens per second as printed, of all devices if printed; otherwise from the figures
-    of a step's tokens."""
+    """Tokens per second as printed, of all devices if printed; otherwise from the tokens of a
+    step."""
     job = _median_of(x.tokens_per_s, x, steady)
     if job is not None:
         return job, "job"
@@ -235,7 +236,7 @@ def _rates(
 
 
 def _losses(reading: LogReading, x: StepColumns) -> tuple[float | None, float | None]:
-    """The first and the last finite loss, of these steps or of those that another reader saw."""
+    """The first and the last finite loss, of these steps or of another reader's."""
     columns = [x.loss, *(step_columns(series).loss for series in reading.series.values())]
     for column in columns:
         known = column[np.isfinite(column)]
@@ -281,7 +282,7 @@ def _framework(name: str, reading: LogReading) -> str | None:
 
 
 def _slow_ranks(series: LogSeries) -> tuple[SlowRank, ...]:
-    """Ranks that are slower than the others by their figures."""
+    """Ranks that are slower than the others by their printed figures."""
     medians = {
         rank: float(np.median(np.asarray(times)))
         for rank, times in series.rank_times.items()
@@ -337,7 +338,7 @@ def _notes(
 
 
 def _whole_run(log: TrainingLog, reading: LogReading) -> TrainingLog:
-    """Without times of steps: the mean of the whole run where that is printed."""
+    """Without step times: the log with the mean of the whole run, if printed."""
     runtime, steps = reading.facts.get("runtime_s"), reading.facts.get("steps")
     if not runtime or not steps:
         return replace(log, notes=(*log.notes, "the log prints no times of its steps"))

@@ -1,9 +1,9 @@
 """`steady_step`: the steady step time of a log, and the steps excluded from it.
 
-Left aside are the first steps of each attempt (compilation, caches), steps with a checkpoint or an
-evaluation next to them, steps of another batch than the last (batch-size warm-up), and steps that
-take half as long again. Of the rest it is the median, each line weighing as many steps as it
-covers; where the clock is too coarse for a median, their seconds over their steps.
+Excluded are the first steps of each attempt (compilation, caches), steps next to a checkpoint or an
+evaluation, steps with another batch than the last (batch-size warm-up), and steps that take 1.5
+times as long or more. The steady step is the median of the others, weighted by the steps that a
+line covers; if the clock is too coarse for a median, their total seconds over their steps.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class SteadyStep:
     """Seconds per step; nan where the log has none.
 
     source    `printed`, `clock` or `rate`, the column it comes from
-    p10_s, p90_s  of the steady lines, None where the clock is too coarse
-    recent_s  median of the last `RECENT` lines, slow ones with them
-    drift     last third of the steady lines over the first, less 1; None of few
-    steady    [lines] that it is made of;  share  of the lines behind the warm-up
-    stalls    lines or gaps that took several steps' time longer without a reason that the log names
-    pauses    the same with one: a checkpoint, an evaluation, a period
+    p10_s, p90_s  of the steady lines, None if the clock is too coarse
+    recent_s  median of the last `RECENT` lines, including slow ones
+    drift     last third of the steady lines over the first, minus 1; None for few lines
+    steady    [lines] whether a line is steady;  share  of the lines after the warm-up
+    stalls    number of lines or gaps longer by several steps, without a reason in the log
+    pauses    number of those with a reason: a checkpoint, an evaluation, a period
     warm_up_steps, and seconds beyond the steady: warm_up_s, stalled_s, paused_s
     """
 
@@ -67,7 +67,7 @@ class SteadyStep:
 
 
 def steady_step(x: StepColumns, chosen: Mask | None = None) -> SteadyStep | None:
-    """The steady step of the lines that are `chosen` (all); None if no line has a time."""
+    """The steady step of the `chosen` lines (default: all); None if no line has a time."""
     found = _times(x)
     if found is None:
         return None
@@ -93,7 +93,7 @@ def steady_step(x: StepColumns, chosen: Mask | None = None) -> SteadyStep | None
         level = float((each_s[steady] * weights).sum() / weights.sum())
     else:
         level = quantile(each_s[steady], weights, 0.5)
-        if coarse:  # of a bar's rate: what rounding took from one line it gave to the next
+        if coarse:  # of a bar's rate: rounding errors of neighboring lines cancel
             near = steady & (np.abs(each_s / level - 1.0) <= max(_NEAR, 3 * resolution_s / level))
             if near.any():
                 level = float((each_s[near] * x.covers[near]).sum() / x.covers[near].sum())
@@ -136,8 +136,8 @@ def quantile(values: Array, weights: Array, share: float) -> float:
 def _times(x: StepColumns) -> tuple[str, Array, float] | None:
     """[lines] seconds per step from the best column, and the last digit of its clock.
 
-    A printed time goes first where half of the lines have one; a bar's rate is missing for some
-    lines behind a jump, and its clock counts whole seconds.
+    A printed time is preferred if half of the lines have one. A bar's rate is missing for some
+    lines after a jump, and its clock counts whole seconds.
     """
     if not len(x):
         return None
@@ -153,7 +153,7 @@ def _times(x: StepColumns) -> tuple[str, Array, float] | None:
 
 
 def _last_batch(x: StepColumns) -> Mask:
-    """[lines] of the batch that the last line with one has."""
+    """[lines] whether the batch equals the last printed one."""
     known = np.flatnonzero(np.isfinite(x.global_batch))
     if not known.size:
         return np.ones(len(x), dtype=np.bool_)
@@ -162,13 +162,13 @@ def _last_batch(x: StepColumns) -> Mask:
 
 
 def _first_lines(x: StepColumns) -> Mask:
-    """[lines] the first of each attempt."""
+    """[lines] whether a line is the first of an attempt."""
     return np.concatenate([[True], np.diff(x.attempt) > 0])
 
 
 def _level(x: StepColumns, each_s: Array, use: Mask, marked: Mask, slack: Array) -> float:
-    """A first idea of the steady step: the median without first lines and marked ones, and of what
-    a coarse clock counted the mean without the slow ones."""
+    """First estimate of the steady step: the median without first and marked lines; with a coarse
+    clock, the mean without slow lines."""
     quiet = use & ~marked & ~_first_lines(x)
     for fewer in (quiet, use & ~_first_lines(x), use):
         if fewer.sum() >= min(3, int(use.sum())):
@@ -188,7 +188,7 @@ def _level(x: StepColumns, each_s: Array, use: Mask, marked: Mask, slack: Array)
 
 
 def _warm_up(x: StepColumns, each_s: Array, use: Mask, level: float, slack: Array) -> Mask:
-    """[lines] at the beginning of an attempt that are slower than the level, at most half of it."""
+    """[lines] slower than the level at the beginning of an attempt, at most half of its lines."""
     warm = np.zeros(len(x), dtype=np.bool_)
     for number in np.unique(x.attempt):
         lines = np.flatnonzero((x.attempt == number) & use)
@@ -203,7 +203,7 @@ def _warm_up(x: StepColumns, each_s: Array, use: Mask, level: float, slack: Arra
 def _interruptions(
     x: StepColumns, each_s: Array, level: float, resolution_s: float, use: Mask, marked: Mask
 ) -> tuple[int, int, tuple[float, float]]:
-    """How many stalls and named pauses there are, and the seconds that each took."""
+    """Numbers of stalls and of pauses with a reason, and the seconds of each."""
     expected = level * x.covers
     by_clock = x.wall_s - expected - 2.0 * x.clock_resolution_s
     by_line = (each_s - level) * x.covers - 2.0 * resolution_s
@@ -227,7 +227,8 @@ def _spread(values: Array, level: float) -> float:
 
 
 def _periodic(slow: Array, steps: Array) -> bool:
-    """Whether slow steps come at every multiple of some number: a checkpoint that is not named."""
+    """Whether slow steps are at multiples of some number, as for a checkpoint that is not
+    logged."""
     places = np.unique(slow.astype(np.int64))
     if places.size < 4:
         return False

@@ -1,4 +1,4 @@
-"""`StepColumns`: the steps of all attempts of a log as arrays, with what each line covers."""
+"""`StepColumns`: the steps of all attempts of a log as arrays."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepColumns:
-    """[lines] each; nan where a log has no value.
+    """Arrays [lines]; nan for missing values.
 
     attempt   number of the attempt;  step  as printed
     started   whether the attempt's beginning is in the log
-    covers    optimizer steps since the attempt's line before
+    covers    optimizer steps since the previous line of the attempt
     time_s    seconds per step as printed, the mean of those steps
-    time_resolution_s   what their last digit leaves unknown, where that is much
-    wall_s    seconds of the clock since the attempt's line before
+    time_resolution_s   rounding error of their last digit, if it matters
+    wall_s    seconds of the clock since the previous line of the attempt
     clock_resolution_s   last digit of that clock, 0 without one
-    smoothed  they are taken back from a running mean
-    saves, evaluates   a checkpoint, or an evaluation or profile, was named since then
+    smoothed  whether they are computed from a running mean
+    saves, evaluates   whether the log has a checkpoint, or an evaluation or profile, since then
     """
 
     attempt: NDArray[np.intp]
@@ -54,7 +54,7 @@ class StepColumns:
 
 
 def step_columns(series: LogSeries) -> StepColumns:
-    """The columns of a series; empty where it has no steps."""
+    """The columns of a series; empty without steps."""
     attempts = [a for a in series.attempts if len(a)]
     every = usual_interval([np.asarray(a.columns["step"]) for a in attempts])
 
@@ -95,14 +95,14 @@ def step_columns(series: LogSeries) -> StepColumns:
 
 
 def _rounding_s(series: LogSeries) -> float:
-    """Of a bar's rates; printed times have digits enough."""
+    """Rounding error of a bar's rates in seconds; printed times have enough digits."""
     rates = [np.asarray(attempt.columns["time_s"]) for attempt in series.attempts]
     known = np.concatenate([each[np.isfinite(each)] for each in rates]) if rates else np.empty(0)
     return rounding_s(float(np.median(known))) if series.smoothed and known.size else 0.0
 
 
 def _times(series: LogSeries, attempts: Sequence[Attempt], covers: Sequence[Array]) -> Array:
-    """Printed seconds per step; those of a running mean taken back."""
+    """Printed seconds per step, with running means reversed."""
     found = [np.asarray(attempt.columns["time_s"]) for attempt in attempts]
     if series.smoothed:
         found = [
@@ -113,8 +113,8 @@ def _times(series: LogSeries, attempts: Sequence[Attempt], covers: Sequence[Arra
 
 
 def _of_bar(rates: Array, covers: Array, attempt: Attempt) -> Array:
-    """Seconds per step of a bar. One that begins behind the first step was either cut off from its
-    beginning, or jumped there when a checkpoint was loaded, as its clock shows."""
+    """Seconds per step of a bar. If it begins after the first step, its clock shows whether its
+    beginning is missing, or it jumped there because a checkpoint was loaded."""
     first = attempt.first_step
     if first <= covers[0]:
         return unsmoothed(rates, covers, from_start=True)
@@ -130,12 +130,13 @@ def _of_bar(rates: Array, covers: Array, attempt: Attempt) -> Array:
 
 
 def _started(attempt: Attempt, covers: float) -> bool:
-    """A start or a loaded checkpoint is in the log before the first line, or that is the first."""
+    """Whether the log has a start or a loaded checkpoint before the first line, or the first
+    step."""
     return attempt.after_start or attempt.resumed_at > 0 or attempt.first_step <= max(1.0, covers)
 
 
 def usual_interval(steps: Sequence[Array]) -> int:
-    """Steps between two printed lines, as most often; 1 where there is one line.
+    """The most frequent number of steps between two printed lines; 1 for a single line.
 
     >>> usual_interval([np.asarray([1.0, 10.0, 20.0, 30.0])])
     10
@@ -149,8 +150,8 @@ def usual_interval(steps: Sequence[Array]) -> int:
 
 
 def _covers(steps: Array, placed: Array, every: int) -> Array:
-    """The steps as printed, otherwise since the line before. A first line covers the usual one,
-    unless the training began within it."""
+    """Steps covered by each line: as printed, otherwise since the previous line. A first line
+    covers the usual interval, unless the training began within it."""
     first = min(float(every), max(1.0, float(steps[0])))
     if steps[0] % every and steps[0] > every:
         first = float(steps[0] % every)  # resumed within an interval, printed at its end or start
@@ -159,7 +160,7 @@ def _covers(steps: Array, placed: Array, every: int) -> Array:
 
 
 def _since(clock: Array) -> Array:
-    """[lines] seconds since the line before that has a time; nan for the first."""
+    """[lines] seconds since the previous line with a time; nan for the first."""
     found = np.full(clock.size, np.nan)
     known = np.flatnonzero(np.isfinite(clock))
     if known.size > 1:

@@ -1,4 +1,4 @@
-"""`TrainingLog`: the values of a training log, `null` for those that it does not print."""
+"""`TrainingLog`: the values of a training log, `null` for missing ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpread:
-    """Of the steady steps, seconds: a tenth is faster than `p10_s`, a tenth slower than `p90_s`;
-    drift  the last third over the first, less 1."""
+    """Distribution of the steady steps in seconds: a tenth is faster than `p10_s`, a tenth slower
+    than `p90_s`; drift  the last third over the first, minus 1."""
 
     p10_s: float | None = None
     median_s: float | None = None
@@ -20,8 +20,8 @@ class LogSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMemory:
-    """The highest memory of a device that the log prints; kind  `allocated` (by tensors),
-    `reserved` (by the allocator) or `device` (as the device shows it)."""
+    """The highest printed memory of a device; kind  `allocated` (by tensors), `reserved` (by the
+    allocator) or `device` (reported by the device)."""
 
     peak_gib: float
     kind: str
@@ -47,27 +47,27 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLog:
-    """The values of a log; None for those that it does not print.
+    """The values of a log; None for missing ones.
 
     framework           megatron-lm, megatron-deepspeed, megatron-bridge, gpt-neox, torchtitan,
                         deepspeed, transformers, nanotron, maxtext, nemo, lightning, composer, olmo,
                         mlperf
     steady_step_time_s  seconds per optimizer step without warm-up, saves, evaluations, stalls
-    recent_step_time_s  the same of the last lines, slow ones with them
-    steady_lines        lines that the steady step is made of
-    steady_share        of the lines behind the warm-up
+    recent_step_time_s  seconds per step of the last lines, including slow ones
+    steady_lines        number of lines used for the steady step
+    steady_share        share of the lines after the warm-up
     from_               source of the times: `printed` times, the `clock` of times of day or of a
                         bar, a bar's running `rate`, or the mean of the `whole run`
-    steps               optimizer steps that its lines cover, each number once
-    restarts            how often steps begin again in the file;  attempts  each of them
-    resumed             whether it begins behind step 1, or from a checkpoint
-    stalls              steps or gaps that take several times a step, for no reason that it names
-    pauses              checkpoints and evaluations that do
-    tokens_per_s        of all devices, or of one: `tokens_per_s_of` is `job` or `device`
-    loss                the last;  first_loss  the first
+    steps               number of distinct optimizer steps covered by its lines
+    restarts            number of restarts in the file;  attempts  each of them
+    resumed             whether it begins after step 1, or from a checkpoint
+    stalls              number of steps or gaps of several steps' time, without a reason in the log
+    pauses              number of checkpoints and evaluations that take as long
+    tokens_per_s        of all devices or of one: `tokens_per_s_of` is `job` or `device`
+    loss                last loss;  first_loss  first loss
     ended               `finished`, `failed` or `open`;  truncated  its last line has no end
     parts               seconds of parts of a step, by the log's names
-    not_steady_s        seconds beyond the steady in warm_up, stalls and pauses
+    not_steady_s        seconds in addition to steady steps in warm_up, stalls and pauses
     notes               remarks for the reader, such as why values are missing
     """
 

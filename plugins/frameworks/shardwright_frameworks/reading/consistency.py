@@ -1,4 +1,4 @@
-"""Values that follow from others of a run, and contradictions between them."""
+"""Derives values of a run from others, and finds contradictions between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Variables = Mapping[str, Variable]
 
 
 def number_of(variables: Variables, *names: str) -> tuple[int, str, Place] | None:
-    """The first of the variables that is a whole number of 1 or more."""
+    """The value of the first variable that is an integer of 1 or more."""
     for name in names:
         found = variables.get(name)
         if found is not None and found.words is None and not unknown_numbers(found.text):
@@ -36,7 +36,7 @@ def number_of(variables: Variables, *names: str) -> tuple[int, str, Place] | Non
 
 
 def visible_devices(variables: Variables) -> tuple[int, str, Place] | None:
-    """How many devices a script lets its processes see."""
+    """Number of devices that a script makes visible to its processes."""
     for name in ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"):
         found = variables.get(name)
         if found is not None and found.words is None and _DEVICES.fullmatch(found.text):
@@ -45,8 +45,8 @@ def visible_devices(variables: Variables) -> tuple[int, str, Place] | None:
 
 
 def collect_devices_of_variables(variables: Variables, collected: Collected) -> None:
-    """Devices by the variables that scripts set for them, if no launcher gives them. If one
-    does, a variable with another number is a contradiction."""
+    """Collect devices from the variables that scripts set, if no launcher gives them; otherwise a
+    variable with another number is a contradiction."""
     if collected.get("devices") is None:
         nodes, each = number_of(variables, *_NODES), number_of(variables, *_EACH)
         if nodes and collected.get("nodes") is None:
@@ -75,7 +75,7 @@ def collect_devices_of_variables(variables: Variables, collected: Collected) -> 
 
 
 def complete(collected: Collected, variables: Variables) -> None:
-    """Derives dp, the batch and the accumulation, and names what contradicts."""
+    """Derive dp, the batch and the accumulation, and report contradictions."""
     name = collected.placed.get("model.name")
     if name is not None and not {"model.figures_of", "model.flavor"} & collected.placed.keys():
         collect_figures(str(name.value), "", collected, name.place, name.option)
@@ -207,7 +207,7 @@ def _batch(collected: Collected) -> None:
         )
 
 
-# What one degree must divide: the degree, the figure, and words for both.
+# Degrees and the figures that they must divide, with names for both.
 _DIVIDES = (
     ("tp", "model.num_heads", "attention heads"),
     ("pp", "model.num_layers", "layers"),
@@ -252,7 +252,7 @@ _EXPERTS_INSIDE = frozenset(
 
 
 def _expert_groups(collected: Collected) -> None:
-    """A stage has devices / pp ranks, which ep (times etp where it is set) must divide."""
+    """Report an ep (times etp, if set) that does not divide the devices / pp ranks of a stage."""
     ep, devices = collected.count("ep"), collected.count("devices")
     pp = collected.count_or_default("pp")
     if not (ep and devices and pp) or collected.get("framework") not in _EXPERTS_INSIDE:
@@ -271,8 +271,8 @@ def _expert_groups(collected: Collected) -> None:
 
 
 def _expert_schedule(collected: Collected) -> None:
-    """A schedule that hides the messages of experts needs experts on several ranks, not run again
-    in the backward; its framework refuses others."""
+    """Report a schedule that hides expert messages without experts on several ranks, or with
+    experts recomputed in the backward; the framework refuses both."""
     placed = collected.placed.get("schedule")
     ep, recompute = collected.count_or_default("ep"), str(collected.get("recompute"))
     if placed is None or ep is None or str(placed.value) not in schedule_names():
@@ -292,7 +292,7 @@ def _expert_schedule(collected: Collected) -> None:
 
 
 def _without_effect(collected: Collected) -> None:
-    """Keys that are set and change nothing beside the others."""
+    """Report keys without effect given the other keys."""
     rules = (
         ("sequence_parallel", "tp", "tensor parallelism"),
         ("vpp", "pp", "a pipeline"),

@@ -1,7 +1,7 @@
 """A job of a cluster (Kubernetes, SkyPilot, Beaker, ...) as the shell script that it starts.
 
-Their YAML files differ; what trains is a text or a list of words in them that starts with, or
-holds, a launcher. Environment variables are `name`/`value` pairs or under `envs`.
+Their YAML files differ. The training command is a text or a list of words in them that contains a
+launcher. Environment variables are `name`/`value` pairs or under `envs`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHELL_FLAGS = ("-c", "-lc", "-ec", "-xc")
 
 
 def script_of_job(file: KeyedFile) -> tuple[str, int] | None:
-    """The script of a job, and the line on which it begins; None for a file that starts nothing."""
+    """The script of a job, and the line on which it begins; None for a file without a command."""
     for path, value in file.values.items():
         text = None
         if isinstance(value, list) and all(isinstance(one, (str, int, float)) for one in value):

@@ -1,5 +1,5 @@
-"""`FRAMEWORKS`: the frameworks whose configurations are files of keys (YAML, JSON, TOML), one row
-each: how a file is recognized, and how it is read."""
+"""`FRAMEWORKS`: the frameworks with configurations in YAML, JSON or TOML. Each row has a function
+that recognizes a file and one that reads it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from shardwright_frameworks.shell.text_marks import Place, Word
 
 @dataclass(slots=True, kw_only=True)
 class KeyedSource:
-    """A file that is read into `collected`.
+    """A file to be read into `collected`.
 
-    parts    the file and those of its Hydra defaults, each with the key above its values
-    further  files that its reader read as well
-    overrides  values of the command line that names it
+    parts    the file and the files of its Hydra defaults, each with the key above its values
+    further  other files read by its reader
+    overrides  values of the command line that starts it
     """
 
     file: KeyedFile
@@ -64,8 +64,8 @@ class KeyedFramework:
 
     recognizes  whether a file has its keys
     collect     collects the values and returns the framework's name in an import
-    ending      of its files; "" for YAML and JSON
-    shared      whether files of others have these keys, too: it is tried last
+    ending      extension of its files; "" for YAML and JSON
+    shared      whether other frameworks' files have these keys too: then it is tried last
     inherits    whether Hydra's defaults belong to its files
     """
 
@@ -77,9 +77,9 @@ class KeyedFramework:
 
 
 def keyed_framework(file: KeyedFile) -> KeyedFramework | None:
-    """The framework that a file configures, None for another file.
+    """The framework configured by a file, None for other files.
 
-    Raises DocumentError for a file with the keys of two.
+    Raises DocumentError for a file with keys of two frameworks.
     """
     rows = {name: row for name, row in FRAMEWORKS.items() if _has_ending(row, file)}
     for name, is_alone in (("primus", primus.is_primus(file)), ("verl", _is_verl(file))):
@@ -180,7 +180,7 @@ def _collect_torchtune(source: KeyedSource) -> str:
 
 
 def _collect_maxtext(source: KeyedSource) -> str:
-    """Its flags over those of its base file."""
+    """Collect MaxText's flags over those of its base file."""
     given, folder, base = maxtext.given_by_file(source.file), source.folder, None
     named = source.file.get("base_config")
     near = folder.path_of(source.file.name)
@@ -195,7 +195,7 @@ def _collect_maxtext(source: KeyedSource) -> str:
 
 
 def _collect_nemo(source: KeyedSource) -> str:
-    """NeMo's keys, which Megatron-Bridge and FlagScale have too."""
+    """Collect NeMo's keys, also used by Megatron-Bridge and FlagScale."""
     file, values = source.file, source.values
     given = [values, source.overrides] if source.overrides else [values]
     nemo.collect_nemo(given, source.collected, source.folder.environment)
@@ -270,7 +270,7 @@ def _with_deepspeed(source: KeyedSource, named: str | None, framework: str) -> s
 
 
 def _collect_megatron_lm(source: KeyedSource) -> str:
-    """Megatron-LM's options as keys (its tests, and Megatron-MoE-ModelZoo)."""
+    """Collect Megatron-LM's options as keys (as in its tests and Megatron-MoE-ModelZoo)."""
     file, given = source.file, list[Option]()
     for path, value in file.values.items():
         if path[0] != "MODEL_ARGS" or len(path) != 2 or value is False or value is None:
@@ -290,8 +290,8 @@ def _collect_megatron_lm(source: KeyedSource) -> str:
 
 
 def _collect_primus(source: KeyedSource) -> str:
-    """Collects the overrides of the framework that Primus starts, over Primus's own files or, where
-    they are not there, their defaults; gives its name, `primus` for Primus's Megatron-Core."""
+    """Collect the overrides of the framework that Primus starts, over Primus's own files or, if
+    these are missing, their defaults; returns its name, `primus` for Primus's Megatron-Core."""
     file, collected = source.file, source.collected
     module, started = primus.started_framework(file)
     section = ("modules", module, "overrides")
@@ -350,7 +350,7 @@ def collect_deepspeed_file(
 
 
 def _moved(file: KeyedFile, name: str, folder: ConfigFolder) -> KeyedFile:
-    """A file that a script writes has its lines in the script."""
+    """Places of a file written by a script, moved to the script's lines."""
     if name not in folder.written:
         return file
     script, line = folder.written[name]
@@ -411,4 +411,4 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
         recognizes=_is_bridge, collect=_collect_nemo, shared=True, inherits=True
     ),
 }
-"""By name. A further framework is a further row."""
+"""The frameworks by name; a new framework is a new row."""

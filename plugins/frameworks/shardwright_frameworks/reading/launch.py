@@ -1,4 +1,4 @@
-"""`Launch`: a command taken apart: what starts it on how many ranks, the program, its arguments.
+"""`Launch`: a command split into launcher with its ranks, program and arguments.
 
 Launchers: torchrun and torch.distributed.launch (PyTorch 2.x, torch/distributed/run.py), deepspeed
 (deepspeed/launcher/runner.py), accelerate launch (accelerate/commands/launch.py), srun (Slurm),
@@ -92,7 +92,7 @@ class Launch:
 
     @property
     def weight(self) -> int:
-        """How much the command looks like a training run: 0 where it does not."""
+        """Score of how likely the command is a training run; 0 if it is none."""
         name = self.program.rsplit("/", 1)[-1]
         first = self.arguments[0].plain if self.arguments else ""
         if "conversion/" in self.program or (name in _PROGRAMS and first in _OTHER_COMMANDS):
@@ -106,7 +106,7 @@ class Launch:
 
 
 def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | None:
-    """The command as a launch; None where it starts no program that could train."""
+    """The command as a launch; None if it starts no program that could train."""
     texts = [word.plain for word in command.words]
     names = []
     begin = 0
@@ -170,8 +170,8 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
 def _on_all_nodes(
     before: Sequence[Word], words: tuple[Word, ...], unknowns: Sequence[UnknownValue]
 ) -> tuple[Word, ...]:
-    """A command whose processes are those of one node (github.com/allenai/open-instruct, mason.py
-    multiplies `--num_processes` by `--num_nodes`)."""
+    """A launch with the processes of all nodes, from a command that counts those of one node
+    (github.com/allenai/open-instruct, mason.py multiplies `--num_processes` by `--num_nodes`)."""
     nodes = read_options(before, unknowns).number("num_nodes") or 1
     at = next((n for n, word in enumerate(words) if word.plain == "--num_processes"), len(words))
     each = whole(words[at + 1].plain) if at + 1 < len(words) else None
@@ -181,8 +181,8 @@ def _on_all_nodes(
 
 
 def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> None:
-    """Nodes and devices by the launcher, otherwise by the header. Different
-    values are a contradiction."""
+    """Collect nodes and devices from the launcher, otherwise from the header. Different values are
+    a contradiction."""
     nodes = _count_given(launch.launcher, collected, *_NODES)
     each = _count_given(launch.launcher, collected, *_EACH)
     total = _count_given(launch.launcher, collected, "np", "n", "ntasks", "num_processes")
@@ -234,9 +234,9 @@ def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> 
 
 
 def _tpus(launch: Launch, collected: Collected) -> None:
-    """`--device-type v6e-128 --num-slices 2` of xpk and of MaxText's runner of benchmarks: chips,
-    as the catalogue counts. One number of v4 and v5p is of cores, two a chip; a topology (v4-4x4x4)
-    is of chips (docs.cloud.google.com/tpu/docs/v4, v5p, v6e, tpu7x)."""
+    """Collect TPU chips from `--device-type v6e-128 --num-slices 2` of xpk and MaxText's benchmark
+    runner. A single number after v4 and v5p counts cores, two per chip; a topology (v4-4x4x4)
+    counts chips (docs.cloud.google.com/tpu/docs/v4, v5p, v6e, tpu7x)."""
     given = (
         *launch.launcher.given,
         *read_options(launch.arguments, launch.launcher.unknowns).given,
@@ -306,7 +306,7 @@ def _gres(options: Options, collected: Collected) -> None:
 def _beside(
     collected: Collected, key: str, placed: int | None, header: tuple[int, Place], option: str
 ) -> None:
-    """Uses a header's number if the body has none; different numbers are a contradiction."""
+    """Use a header's number if the body has none; different numbers are a contradiction."""
     number, place = header
     if placed is None:
         collected.set(key, number, place, option, over=False)

@@ -1,5 +1,5 @@
-"""`LAUNCHES`: the programs that start training runs, one row each: how a command is recognized,
-and how it is read."""
+"""`LAUNCHES`: the programs that start training runs. Each row has a function that recognizes a
+command and one that reads it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shardwright_frameworks.frameworks import (
     torchtune,
     verl,
 )
-from shardwright_frameworks.frameworks.objectives import report_objective
+from shardwright_frameworks.frameworks.objectives import NOT_COUNTED, report_objective
 from shardwright_frameworks.reading.consistency import collect_devices_of_variables, visible_devices
 from shardwright_frameworks.reading.keyed_frameworks import FRAMEWORKS, KeyedSource
 from shardwright_frameworks.reading.launch_source import FILE, LaunchSource, missing_file
@@ -38,9 +38,9 @@ from shardwright_frameworks.shell.script import starts_primus
 _SWIFT = re.compile(r"^swift$|^(megatron)$|swift/cli/(_megatron/)?(?:sft|pt|rlhf|main)\.py$")
 # Chips as MaxText's registries of benchmarks name them.
 _CHIPS = {"v6e": "trillium", "v5litepod": "v5e"}
-_OBJECTIVE = re.compile(
-    r"(?:^|[/_.])(dpo|orpo|simpo|kto|grpo|ppo|rloo|gkd|reward\w*)\w*(?:\.py|\.-\S+)?$"
-)
+# Names of two letters are too short to find in other words.
+_NAMES = "|".join(name for name in NOT_COUNTED if len(name) > 2)
+_OBJECTIVE = re.compile(rf"(?:^|[/_.])({_NAMES}|reward\w*)\w*(?:\.py|\.-\S+)?$")
 _CONFIGS = ("config", "config_file", "config_path", "cfg")
 
 
@@ -50,7 +50,7 @@ Collect = Callable[[LaunchSource], str | None]
 
 
 def collect_command(source: LaunchSource) -> str | None:
-    """Collects a command's values; returns its framework, None for none that is known."""
+    """Collect a command's values; returns its framework, None if unknown."""
     return next(collect for recognizes, collect in LAUNCHES if recognizes(source))(source)
 
 
@@ -65,7 +65,7 @@ def _read_by(collect: Callable[[Options, Collected], None], name: str) -> Collec
 
 
 def _collect_benchmark(source: LaunchSource) -> str:
-    """MaxText's configurations by name (github.com/AI-Hypercomputer/maxtext, benchmarks)."""
+    """Collect a MaxText configuration by name (github.com/AI-Hypercomputer/maxtext, benchmarks)."""
     chip = (source.options.text("device_type") or "").partition("-")[0]
     registry = source.find(f"benchmarks/maxtext_{_CHIPS.get(chip, chip)}_model_configs.py")
     for option in source.options.of("model_name"):
@@ -118,8 +118,8 @@ def _collect_openrlhf(source: LaunchSource) -> str:
 
 
 def _collect_swift(source: LaunchSource) -> str:
-    """ms-swift's commands (github.com/modelscope/ms-swift, swift/cli/utils.py): `swift sft` on the
-    Trainer, `megatron sft` with Megatron's names."""
+    """Collect ms-swift's commands (github.com/modelscope/ms-swift, swift/cli/utils.py): `swift sft`
+    on the Trainer, `megatron sft` with Megatron's names."""
     found, options = _SWIFT.search(source.launch.program), source.options
     words = [word.plain for word in source.launch.arguments[:2]]  # `sft`, a file
     for name in [source.find(each) for each in words if FILE.match(each)]:
@@ -144,7 +144,7 @@ def _collect_swift(source: LaunchSource) -> str:
 
 
 def _collect_swift_ranks(source: LaunchSource) -> None:
-    """Without a number of ranks, one process has all devices that it sees."""
+    """Collect the ranks; without a number, one process uses all its visible devices."""
     if source.launch.program not in ("swift", "megatron"):
         return
     seen = source.launch.program == "swift" and visible_devices(source.variables)
@@ -166,7 +166,7 @@ def _is_torchtitan(source: LaunchSource) -> bool:
 
 
 def _collect_torchtitan(source: LaunchSource) -> str:
-    """Its TOML, or a function of a Python registry, and the overrides."""
+    """Collect torchtitan's TOML, or a function of a Python registry, and the overrides."""
     options, collected, place = source.options, source.collected, source.launch.place
     overrides = torchtitan.values_of_options(options, collected)
     config = options.file("job.config_file", "config_file") or source.variable("CONFIG_FILE")
@@ -217,7 +217,7 @@ def _collect_verl(source: LaunchSource) -> str:
 
 
 def _collect_primus(source: LaunchSource) -> str:
-    """Primus's command: a file, whose overrides its further options replace."""
+    """Collect Primus's command: a file, and options that replace its overrides."""
     options, collected = source.options, source.collected
     collected.default("Primus, examples/run_pretrain.sh", nodes=1, devices_per_node=8)
     values: nemo.Values = {
@@ -316,8 +316,8 @@ def _is_recipe(source: LaunchSource) -> bool:
 
 
 def _collect_recipe(source: LaunchSource) -> str:
-    """A recipe of Megatron-Bridge by its name, or that of a model (scripts/training,
-    scripts/performance), with values that the command replaces; NeMo's performance scripts."""
+    """Collect a recipe of Megatron-Bridge by its name or by a model (scripts/training,
+    scripts/performance), with overrides of the command; also NeMo's performance scripts."""
     options, collected, environment = source.options, source.collected, source.folder.environment
     option, name = (
         options.last("recipe", "model", "model_recipe_name", "mr"),
@@ -348,7 +348,7 @@ def _collect_recipe(source: LaunchSource) -> str:
 
 
 def _report_objective(source: LaunchSource) -> None:
-    """The objective in the name of a program of TRL's (`grpo.py`), or behind `trl`."""
+    """Report the objective in the name of TRL's program (`grpo.py`), or after `trl`."""
     launch, program = source.launch, source.program
     if program.partition(".")[0] == "trl":
         source.collected.open_keys |= {"precision", "recompute"} - source.collected.placed.keys()
@@ -361,7 +361,7 @@ def _report_objective(source: LaunchSource) -> None:
 
 
 def _collect_llama_factory(source: LaunchSource) -> str:
-    """LLaMA-Factory's options, which are the keys of its files."""
+    """Collect LLaMA-Factory's options, which are the keys of its files."""
     file = source.options_as_file()
     parts = (((), file),)
     return FRAMEWORKS["llama-factory"].collect(
@@ -370,7 +370,8 @@ def _collect_llama_factory(source: LaunchSource) -> str:
 
 
 def _collect_others(source: LaunchSource) -> str | None:
-    """The files that a command names, transformers' Trainer, DeepSpeed and accelerate."""
+    """Collect the files named in a command, and options of transformers' Trainer, DeepSpeed and
+    accelerate."""
     options, keys, words = source.options, source.keys, source.launch.words
     framework = source.collect_files(source.named, source.hydra)
     config, written = options.last(*_CONFIGS), options.text(*_CONFIGS) or ""
@@ -442,4 +443,4 @@ LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
     (_is_nemo, _collect_nemo),
     (lambda each: True, _collect_others),
 )
-"""How a command is recognized, and its reader: the first row that recognizes it reads it."""
+"""(recognizer, reader) per program; the first row that recognizes a command reads it."""

@@ -29,11 +29,11 @@ from shardwright_frameworks.shell.text_marks import (
 )
 
 FILE = re.compile(r".*\.(ya?ml|json|toml|py)$", re.I)
-"""Names of files that can be configurations."""
+"""Pattern of the names of files that can be configurations."""
 
 
 def missing_file(launch: Launch, folder: ConfigFolder) -> str | None:
-    """The first YAML or TOML file that a command names and that is not in the folder."""
+    """The first YAML or TOML file named in a command that is not in the folder."""
     named = [word.plain.rpartition("=")[2] for word in launch.arguments]
     files = [text for text in named if text.endswith((".yaml", ".yml", ".toml"))]
     return next((t for t in files if folder.find(t, near=launch.command.script) is None), None)
@@ -41,9 +41,9 @@ def missing_file(launch: Launch, folder: ConfigFolder) -> str | None:
 
 @dataclass(kw_only=True)
 class LaunchSource:
-    """A command that is read into `collected`.
+    """A command to be read into `collected`.
 
-    variables  of the script that starts it
+    variables  variables of the script that starts it
     """
 
     launch: Launch
@@ -58,7 +58,7 @@ class LaunchSource:
         return read_options(self.launch.arguments, self.reading.unknowns)
 
     def options_as_file(self) -> KeyedFile:
-        """The options as a file of keys; their places are lines of the script."""
+        """The options as a keyed file, with places in the script."""
         values, lines = dict[Key, Any](), dict[Key, int]()
         for option in self.options.given:
             lines[(option.key,)] = option.place.line
@@ -76,34 +76,34 @@ class LaunchSource:
 
     @cached_property
     def keys(self) -> set[str]:
-        """Their names."""
+        """Names of the options."""
         return {option.key for option in self.options.given}
 
     @cached_property
     def pairs(self) -> set[str]:
-        """The names of its `key=value` arguments."""
+        """Names of the `key=value` arguments."""
         return set(
             maxtext.given_by_words(self.launch.arguments, self.reading.unknowns, Collected())
         )
 
     @cached_property
     def hydra(self) -> nemo.Values:
-        """Its overrides by path."""
+        """Hydra overrides by path."""
         return nemo.values_of_words(self.launch.arguments, self.reading.unknowns, self.collected)
 
     @cached_property
     def chosen(self) -> Mapping[str, str]:
-        """The words `group=option`."""
+        """The arguments `group=option`."""
         pairs = (word.plain.partition("=") for word in self.launch.arguments)
         return {key: text.strip("'\"") for key, equals, text in pairs if equals and key[:1] != "-"}
 
     @property
     def program(self) -> str:
-        """The program in lower case."""
+        """Name of the program in lower case."""
         return self.launch.program.lower()
 
     def find(self, path: str) -> str | None:
-        """The file of the folder that the command names by a path."""
+        """The file of the folder that a path in the command refers to."""
         return self.folder.find(path, near=self.launch.command.script)
 
     def variable(self, name: str) -> str | None:
@@ -114,12 +114,12 @@ class LaunchSource:
         return without_place_marks(found.text).strip() or None
 
     def report_missing(self, option: str, why: str, place: Place | None = None) -> None:
-        """Reports a file with the run's values that is not there."""
+        """Report a missing file with values of the run."""
         self.collected.report_missing(option, why, place or self.launch.place)
 
     @cached_property
     def named(self) -> list[str]:
-        """The files of the folder that arguments name, accelerate's first."""
+        """The files of the folder named in arguments, accelerate's first."""
         found: list[str] = []
         words = [word for option in self.launch.launcher.given for word in option.values]
         words += list(self.launch.arguments)
@@ -136,7 +136,7 @@ class LaunchSource:
         return found
 
     def files_in_program(self) -> list[str]:
-        """The configurations of the folder whose names are in the program's text."""
+        """The configurations of the folder that are named in the program's text."""
         name = self.find(self.launch.program)
         if name is None or not name.endswith(".py"):
             return []
@@ -154,8 +154,8 @@ class LaunchSource:
         return found
 
     def collect_python(self, name: str, function: str, overrides: list[nemo.Values]) -> bool:
-        """Collects the configuration that a function of a Python file gives; returns whether the
-        file has one of that name."""
+        """Collect the configuration returned by a function of a Python file; returns whether the
+        file has a function of that name."""
         try:
             found = collect_python(
                 name, self.folder, self.collected, requested=function, overrides=overrides
@@ -170,7 +170,7 @@ class LaunchSource:
         collect_deepspeed_file(named, self.folder, self.collected, place, script)
 
     def collect_files(self, names: list[str], overrides: nemo.Values | None = None) -> str | None:
-        """Collects files, which the command's values override; returns their framework."""
+        """Collect files, with overrides of the command; returns their framework."""
         framework, collected = None, self.collected
         for name in names:
             try:

@@ -1,4 +1,4 @@
-"""`read_config`: the run that a file, or a folder of files that call each other, configures."""
+"""`read_config`: the run configured by a file, or by a folder of files that call each other."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ KEYED = (".yaml", ".yml", ".json", ".toml")
 
 
 def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
-    """The run that a file or folder configures.
+    """The run configured by a file or folder.
 
     path  a script, a YAML, JSON, TOML or Python file, `file.py:function`, or a folder of them;
           scripts may source and name files of their folder, Python files import those of their
           source tree. Nothing of it is executed.
-    devices  on which it runs, if the files do not give it
+    devices  number of devices, if it is not in the files
 
     Raises DocumentError for a file that is missing, binary, too large or no valid YAML, JSON, TOML
     or Python, and for files in which no framework's configuration is recognised.
@@ -73,11 +73,11 @@ def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
 
 
 def read_command(command: str, folder: str | Path = ".") -> ImportedRun:
-    """The run that an expanded command line starts, as `ps` or `set -x` prints it.
+    """The run started by an expanded command line, as printed by `ps` or `set -x`.
 
     command  `torchrun ... pretrain_gpt.py --tensor-model-parallel-size 4`, after assignments of
              its environment if there are any
-    folder   where the files are that it names
+    folder   folder of the files that it names
 
     Raises DocumentError if it starts no training run of a known framework.
     """
@@ -128,10 +128,10 @@ def _findings_of(name: str, folder: ConfigFolder, function: str = "") -> Collect
 
 
 def _of_chart(name: str, file: KeyedFile, folder: ConfigFolder) -> Collected:
-    """The run of a Helm chart's values (github.com/AI-Hypercomputer/gpu-recipes): the launcher
-    next to them, with their variables.
+    """The run of a Helm chart's values (github.com/AI-Hypercomputer/gpu-recipes): that of the
+    launcher next to them, with their variables.
 
-    Raises DocumentError if it is not there.
+    Raises DocumentError without a launcher.
     """
     launcher = (Path(name).parent / "launcher.sh").as_posix()
     variables = environment_of_job(file)
@@ -152,7 +152,7 @@ def _of_chart(name: str, file: KeyedFile, folder: ConfigFolder) -> Collected:
 
 
 def _of_job(name: str, folder: ConfigFolder) -> Collected | None:
-    """The run that a job file of a cluster starts; places are those in it."""
+    """The run started by a cluster's job file, with places in that file."""
     file = read_keyed(name, folder)
     if file.has("workload", "configFile"):
         return _of_chart(name, file, folder)
@@ -185,7 +185,7 @@ def _of_script(name: str, folder: ConfigFolder) -> Collected | None:
 
 
 def _started(name: str, folder: ConfigFolder) -> str:
-    """Words about the program of an unknown framework that a script starts."""
+    """Text about the started program of an unknown framework."""
     launches = launches_in(_read(name, folder)) if Path(name).suffix.lower() in SCRIPTS else []
     program = without_unknowns(launches[0].program) if launches else ""
     if not program:
@@ -202,8 +202,8 @@ def _read(name: str, folder: ConfigFolder) -> ScriptReading:
 
 
 def _of_folder(folder: ConfigFolder, path: str, devices: int | None) -> ImportedRun:
-    """The run of the script that starts one, of those that no other file calls; without any, of the
-    one configuration file."""
+    """The run of the only script that starts one and is not called by another file; without such a
+    script, of the only configuration file."""
     names = folder.names()
     scripts = [n for n in names if Path(n).suffix.lower() in SCRIPTS and folder.text(n)]
     best: tuple[int, int, str] | None = None
@@ -244,6 +244,6 @@ def _of_folder(folder: ConfigFolder, path: str, devices: int | None) -> Imported
 
 
 def _ordered(names: tuple[str, ...]) -> list[str]:
-    """Configuration files; a model's `config.json` and DeepSpeed's JSON behind the others."""
+    """Configuration files; a model's `config.json` and DeepSpeed's JSON come last."""
     keyed = [name for name in names if Path(name).suffix.lower() in (*KEYED, ".py")]
     return sorted(keyed, key=lambda name: (name.endswith("json"), name.endswith(".py"), name))

@@ -1,4 +1,4 @@
-"""A configuration in keys or in Python: its framework and its values."""
+"""Reads a configuration in keys or in Python: its framework and its values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def collect_keyed(
     chosen: Mapping[str, str] | None = None,
     overrides: nemo.Values | None = None,
 ) -> str | None:
-    """Collects the values of a file of keys and of the files that it names.
+    """Collect the values of a keyed file and of the files that it names.
 
     chosen     options of Hydra's groups by the command line
     overrides  values by the command line
@@ -88,7 +88,7 @@ def collect_keyed(
 
 
 def read_keyed_config(name: str, folder: ConfigFolder) -> Collected | None:
-    """The findings of a configuration file; None where it is none."""
+    """The collected values of a configuration file; None for other files."""
     collected = Collected()
     folder = replace(folder, environment=_set_by_scripts(folder.path_of(name)))
     framework = collect_keyed(name, folder, collected)
@@ -101,8 +101,8 @@ def read_keyed_config(name: str, folder: ConfigFolder) -> Collected | None:
 
 
 def _set_by_scripts(file: Path) -> dict[str, UnknownValue]:
-    """Variables that scripts in a file's folder, or the folder above, set for its runs: defaults
-    that the file has for them are not the run's."""
+    """Variables set by scripts in the file's folder or its parent: the file's defaults for them do
+    not apply to the run."""
     found: dict[str, UnknownValue] = {}
     for script in (each for place in file.parents[:2] for each in sorted(place.glob("*.sh"))):
         for number, line in enumerate(script.read_text(errors="replace").splitlines(), 1):
@@ -112,7 +112,7 @@ def _set_by_scripts(file: Path) -> dict[str, UnknownValue]:
 
 
 def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) -> None:
-    """The figures of the model where its name leads to a `config.json` in the folder."""
+    """Collect the model's figures if its name refers to a `config.json` in the folder."""
     placed = collected.placed.get("model.name")
     if placed is None:
         # A program that loads its model from its folder names none.
@@ -136,7 +136,7 @@ def collect_model_file(folder: ConfigFolder, collected: Collected, near: str) ->
 def read_python_config(
     name: str, folder: ConfigFolder, requested: str | None = None
 ) -> Collected | None:
-    """The findings of a Python configuration; None if it is none.
+    """The collected values of a Python configuration; None for other files.
 
     requested  the function that gives it
     """
@@ -150,7 +150,7 @@ def read_python_config(
 
 
 def _collect_python_nanotron(name: str, values: PythonValues, collected: Collected) -> str:
-    """Collects nanotron's configuration as the YAML that it is saved as."""
+    """Collect nanotron's configuration as in the YAML that it is saved as."""
     keyed = KeyedFile(
         name=name,
         values={path: value for path, (value, _) in values.values.items()},
@@ -189,7 +189,7 @@ def collect_python(
 ) -> str | None:
     """Collects the values of a Python configuration; returns its framework, or None.
 
-    requested  the function that gives it;  overrides  values that replace its own, by path
+    requested  the function that returns it;  overrides  values that replace its own, by path
     """
     file = read_python(name, folder.text(name) or "")
     path = folder.path_of(name)

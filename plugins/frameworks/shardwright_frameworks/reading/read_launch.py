@@ -1,5 +1,5 @@
-"""The training run of a script: the values of its command. Values that depend on a branch are
-left open."""
+"""Reads the training run of a script from its command. Values that depend on a branch are left
+open."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ENVIRONMENT = re.compile(r"/bin/activate$|^/etc/|conda\.sh$|bashrc$|bash_profil
 
 
 def launches_in(reading: ScriptReading) -> list[Launch]:
-    """The commands of a script that look like training runs, those most alike first."""
+    """The commands of a script that look like training runs, most likely first."""
     found = []
     for command in reading.commands:
         launch = launch_of(command, reading.unknowns)
@@ -114,7 +114,7 @@ def _read_arguments(
 
 
 def _is_conditional(word: Word, reading: ScriptReading) -> bool:
-    """Whether a word is an option that only some branches of the script pass."""
+    """Whether a word is an option passed by only some branches of the script."""
     name, _, value = word.plain.partition("=")
     if not name.startswith("-") or not is_unknown(value):
         return False
@@ -146,8 +146,8 @@ def _leave_conditional_open(
 def read_loose_options(
     reading: ScriptReading, folder: ConfigFolder, script: str
 ) -> Collected | None:
-    """The options that a script only puts into variables, for another one to start, or that are
-    alone in a file."""
+    """The options of a script that only sets variables for another script, or of a file with
+    options only."""
     collected = Collected(files=list(reading.sourced))
     words: list[Word] = []
     variables: dict[str, Variable] = {}
@@ -184,7 +184,7 @@ def _variables(launch: Launch, reading: ScriptReading) -> Variables:
 
 
 def _exported(launch: Launch, reading: ScriptReading) -> Environment:
-    """The variables that the command finds set; one that nobody knows is a unknown."""
+    """The variables set for the command; unknown values are marked."""
     found: dict[str, str | UnknownValue] = {}
     for name, variable in launch.command.environment.items():
         numbers = unknown_numbers(variable.text)

@@ -18,12 +18,13 @@ _GPUS = re.compile(r"gpus?(?::(?P<kind>[\w.-]*[A-Za-z][\w.-]*))?(?::(?P<count>\d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmHeader:
-    """The options of `#SBATCH` lines: text and place by name; an option given twice counts last."""
+    """The options of `#SBATCH` lines: text and place by name; the last of repeated options
+    counts."""
 
     options: dict[str, tuple[str, Place]]
 
     def number(self, name: str) -> tuple[int, Place] | None:
-        """An option as a whole number (`4`, `4-4`)."""
+        """An option as an integer (`4`, `4-4`)."""
         if name not in self.options:
             return None
         text, place = self.options[name]
@@ -33,7 +34,7 @@ class SlurmHeader:
 
     @property
     def devices_per_node(self) -> tuple[int, Place] | None:
-        """Accelerators of a node, by --gpus-per-node or --gres."""
+        """Accelerators per node, from --gpus-per-node or --gres."""
         for name in ("--gpus-per-node", "--gres"):
             if name in self.options:
                 text, place = self.options[name]
@@ -48,7 +49,7 @@ class SlurmHeader:
 
     @property
     def device_kind(self) -> tuple[str, Place] | None:
-        """The kind of accelerator that --gres or --gpus-per-node names (`gpu:a100:8`)."""
+        """The type of accelerator in --gres or --gpus-per-node (`gpu:a100:8`)."""
         for name in ("--gpus-per-node", "--gres"):
             if name in self.options:
                 text, place = self.options[name]
@@ -61,8 +62,8 @@ class SlurmHeader:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables that Slurm sets by the header's values (sbatch manual, OUTPUT
-        ENVIRONMENT VARIABLES)."""
+        """The variables that Slurm sets from the header (sbatch manual, OUTPUT ENVIRONMENT
+        VARIABLES)."""
         found: dict[str, str] = {}
         nodes = self.number("--nodes")
         per_node = self.number("--ntasks-per-node")
@@ -81,7 +82,7 @@ class SlurmHeader:
 
 
 def slurm_header(name: str, text: str) -> SlurmHeader:
-    """The header of a script; lines behind its first command do not count."""
+    """The header of a script, up to its first command."""
     options: dict[str, tuple[str, Place]] = {}
     for number, line in enumerate(without_place_marks(text).split("\n"), 1):
         stripped = line.strip()

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """Kinds of findings, the gravest first."""
+    """Kinds of findings, most severe first."""
 
     CANNOT_START = "cannot start"
     DOES_NOT_FIT = "does not fit"
@@ -29,7 +29,7 @@ class Finding:
     """A verdict with its reason.
 
     where   `file:line`, "" if there is no line
-    patch   in the file's own words: `parallelism.pipeline_parallel_degree: 8 -> 4`
+    patch   change in the file's syntax: `parallelism.pipeline_parallel_degree: 8 -> 4`
     """
 
     verdict: Verdict
@@ -39,15 +39,15 @@ class Finding:
 
     @property
     def exit_code(self) -> int:
-        """Of the command; 0 for a remark."""
+        """Exit code of the command; 0 for a remark."""
         return _CODES.get(self.verdict, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRecipe:
-    """A configuration with its findings, the gravest first.
+    """A configuration with its findings, most severe first.
 
-    summary  layout, and the predicted step and peak with their intervals, in a line
+    summary  one line: layout, and predicted step and peak with intervals
     """
 
     recipe: str
@@ -57,6 +57,6 @@ class JudgedRecipe:
 
     @property
     def exit_code(self) -> int:
-        """That of the gravest finding, 0 without any."""
+        """Exit code of the most severe finding, 0 without any."""
         codes = [each.exit_code for each in self.findings if each.exit_code]
         return min(codes, default=0)

@@ -28,11 +28,11 @@ def judged(recipe: str, on: str, *, time_limit_s: float) -> JudgedRecipe:
     """The findings about a configuration.
 
     recipe        a file, or `FILE.py:FUNCTION`; nothing of it is run
-    on            the cluster, or the device of as many ranks as the configuration has; "" for
-                  the device that the configuration names
-    time_limit_s  of the search for the best layout; 0 searches none
+    on            a cluster, or a device of which the configuration's number of ranks is used; ""
+                  for the device in the configuration
+    time_limit_s  of the search for the best layout; 0 for no search
 
-    Raises DocumentError where no framework's configuration can be read.
+    Raises DocumentError if no framework's configuration can be read.
     """
     devices = _devices(on)
     run = read_config(recipe, devices=devices)
@@ -61,14 +61,14 @@ def judged(recipe: str, on: str, *, time_limit_s: float) -> JudgedRecipe:
 
 
 def _devices(on: str) -> int | None:
-    """The devices of a cluster; None for a device alone."""
+    """Number of devices of a cluster; None for a device type."""
     is_cluster = on[:1].isdigit() or on.endswith((".toml", ".json"))
     return get_cluster(on).num_devices if is_cluster else None
 
 
 def _other_layers(run: ImportedRun) -> str:
-    """Why a model whose layers are not read is not predicted; "" for one whose layers are, or
-    whose published figures are known."""
+    """Why a model cannot be predicted because its layers were not read; "" if they were, or if its
+    published figures are known."""
     keys = [each.option for each in run.unused if _LAYERS.search(each.option.replace("-", "_"))]
     if not keys or run.model.figures_of:
         return ""
@@ -76,8 +76,8 @@ def _other_layers(run: ImportedRun) -> str:
 
 
 def _other_devices(run: ImportedRun, on: str, devices: int | None) -> list[Finding]:
-    """One finding where the degrees that the files give multiply to another number of devices than
-    the cluster has."""
+    """One finding if the product of the degrees in the files differs from the cluster's number of
+    devices."""
     if devices is None or run.devices in (None, devices) or "devices" not in run.derived:
         return []
     how = run.derived["devices"]
@@ -91,7 +91,7 @@ def _other_devices(run: ImportedRun, on: str, devices: int | None) -> list[Findi
 
 
 def _written(run: ImportedRun) -> list[Finding]:
-    """Findings that need no prediction."""
+    """Findings that do not depend on a prediction."""
     found = [
         Finding(
             verdict=Verdict.CANNOT_START if each.impossible else Verdict.CONTRADICTION,
@@ -121,7 +121,8 @@ def _written(run: ImportedRun) -> list[Finding]:
 
 
 def _nearest(run: ImportedRun, contradiction: Contradiction) -> str:
-    """The largest smaller degree that divides its figures; "" for other contradictions."""
+    """The largest smaller degree that divides the figures, as a patch; "" for other
+    contradictions."""
     axis = contradiction.field
     degree = getattr(run, axis) if axis in _DIVIDED else None
     if not contradiction.impossible or not isinstance(degree, int):

@@ -28,7 +28,8 @@ _BY_WEIGHTS = ("ms-swift", "transformers", "axolotl", "llama-factory")
 
 
 def judge_memory(run: ImportedRun, made: PredictedRow) -> tuple[Finding, ...]:
-    """One finding where the peak is likely above the device's memory; none without a peak."""
+    """One finding if the peak is likely above the device's memory; none without a predicted
+    peak."""
     assert made.run is not None
     chance = made.out_of_memory_probability
     if chance is None:

@@ -1,4 +1,4 @@
-"""`recipes_in`: the configurations in a file or a folder, each by the name that `import` takes."""
+"""`recipes_in`: the configurations in a file or a folder, by their names for `import`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _PLAIN = (".txt", ".conf", "")
 def recipes_in(path: str) -> tuple[str, ...]:
     """The configurations of a file, `FILE.py:FUNCTION` for those of a registry, or of a folder.
 
-    Files that configure no framework, and files that another one of the folder reads, are left
-    out. Raises DocumentError where there is none.
+    Files that configure no framework, and files read by other files of the folder, are left out.
+    Raises DocumentError if there is none.
     """
     file, function = split_recipe(path)
     if function or not file.is_dir():
@@ -57,7 +57,7 @@ def _of_python(path: Path) -> tuple[str, ...]:
 
 
 def _files_of(path: Path) -> tuple[str, ...]:
-    """The files that a configuration consists of; empty where it is none."""
+    """The files of a configuration; empty for another file."""
     try:
         run = read_config(path)
     except DocumentError:

@@ -23,11 +23,11 @@ _SURE = 0.9
 
 
 def judge_speed(run: ImportedRun, made: PredictedRow, time_limit_s: float) -> tuple[Finding, ...]:
-    """One finding where the best layout on the same devices is faster with a probability of 90 %
-    or more. The framework, batch, length and precision stay. A run with an axis that is not
-    searched is not judged.
+    """One finding if the best layout on the same devices, with the same framework, batch, length
+    and precision, is faster with a probability of 90 % or more. Runs with an axis that is not
+    searched are not judged.
 
-    Raises InputError where the framework's layouts cannot be searched.
+    Raises InputError if the framework's layouts cannot be searched.
     """
     planned, prediction = made.run, made.prediction
     assert planned is not None
@@ -83,7 +83,7 @@ def judge_speed(run: ImportedRun, made: PredictedRow, time_limit_s: float) -> tu
 
 
 def _patch(run: ImportedRun, planned: TrainingRun, best: TrainingRun, gain: float) -> str:
-    """The single change that brings half of the gain or more, otherwise the best layout."""
+    """The single change with at least half of the gain, otherwise the best layout."""
     for priced in ranked_changes(planned)[:1]:
         if priced.gain >= gain / 2:
             return f"{change_words(run, priced.change)} (saves {format_percent(priced.gain)})"

@@ -1,4 +1,4 @@
-"""The prediction of an imported run for the terminal."""
+"""Terminal report of the prediction of an imported run."""
 
 from __future__ import annotations
 

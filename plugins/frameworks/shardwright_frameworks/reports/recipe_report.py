@@ -1,4 +1,4 @@
-"""Judged configurations for the terminal and, as a table, for a pull request."""
+"""Reports of judged configurations for the terminal and, as a table, for a pull request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def recipe_words(recipes: Sequence[JudgedRecipe]) -> str:
 
 
 def recipe_markdown(recipes: Sequence[JudgedRecipe]) -> str:
-    """The same as a Markdown table."""
+    """Judged configurations as a Markdown table."""
     rows = [row for each in recipes for row in _rows(each)]
     head = ["| configuration | finding | reason | change |", "|---|---|---|---|"]
     return "\n".join(["### Training configurations", "", *head, *rows, "", _count(recipes)])

@@ -1,4 +1,5 @@
-"""`check_config`: a configuration of another framework, or an exported folder, beside its plan."""
+"""`check_config`: compares a configuration of another framework, or an exported folder, with its
+plan."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from simulator.values.plan import PLAN_SCHEMA
 
 _CHECK = "plan-check.json"
 _JOB = "training.json"
-# What an import calls a framework, where it is no target's own name.
+# Names of frameworks in imports that differ from the targets' names.
 _TARGET_OF = {
     "megatron-lm": "megatron",
     "megatron-core": "megatron",
@@ -41,7 +42,7 @@ _TARGET_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedConfig:
-    """The path that was compared, its framework, and what of the plan its words cannot say."""
+    """The compared path, its framework, and the decisions of the plan that it cannot express."""
 
     against: str
     framework: str
@@ -50,11 +51,10 @@ class CheckedConfig:
 
 
 def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
-    """The configuration beside the plan.
+    """The configuration compared with the plan.
 
-    An exported folder says in plan-check.json which target it is for; of what that target has no
-    words for, what was written instead must stand there. Raises DocumentError where nothing can be
-    read.
+    The target of an exported folder is in plan-check.json; for decisions that it cannot express,
+    the folder must contain the replacement values. Raises DocumentError if the path cannot be read.
     """
     target = _exported_for(against)
     own = against / "plan.json" if against.is_dir() else against
@@ -92,7 +92,7 @@ def check_config(planned: PlannedRun, against: Path) -> CheckedConfig:
 
 
 def _decisive(against: Path, target: str) -> Path:
-    """The file of an exported folder that decides; any other path itself."""
+    """The decisive file of an exported folder; any other path unchanged."""
     if not target or not against.is_dir():
         return against
     config = against / TARGETS[target].config
@@ -104,8 +104,8 @@ def _decisive(against: Path, target: str) -> Path:
 
 
 def _with_job(imported: ImportedRun, job: Path) -> ImportedRun:
-    """The import with what the exported program reads from training.json: the batch, and whether
-    layers are run again where the framework's own file does not say so."""
+    """The import with the values that the exported program reads from training.json: the batch, and
+    recomputation if the framework's own file does not have it."""
     data = read_mapping(job)
     return replace(
         imported,
@@ -117,8 +117,8 @@ def _with_job(imported: ImportedRun, job: Path) -> ImportedRun:
 
 
 def _with_launch(imported: ImportedRun, against: Path) -> ImportedRun:
-    """The import with the devices that the folder's script starts, where the configuration does not
-    count them."""
+    """The import with the number of devices from the folder's script, if the configuration does not
+    have it."""
     if imported.devices is not None or not (against / RUN_SCRIPT).is_file():
         return imported
     launched = read_config(against)
@@ -130,7 +130,7 @@ def _with_launch(imported: ImportedRun, against: Path) -> ImportedRun:
 
 
 def _stage_differences(planned: PlannedRun, target: str, against: Path) -> tuple[Disagreement, ...]:
-    """Where the words for stages of unequal size or for the schedule are not the exported ones."""
+    """Differences from the exported options for unequal stages and for the schedule."""
     if target not in STAGE_WORDS or planned.run.degrees.pp == 1:
         return ()
     try:
@@ -158,7 +158,7 @@ def _exported_for(against: Path) -> str:
 
 
 def _gaps(planned: PlannedRun, target: str) -> tuple[Unexpressed, ...]:
-    """What the target has no words for; nothing for another framework, or where it cannot run the
+    """Decisions that the target cannot express; none for another framework, or if it cannot run the
     plan at all."""
     if target not in TARGETS:
         return ()

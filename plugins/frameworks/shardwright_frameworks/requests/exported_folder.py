@@ -1,4 +1,4 @@
-"""`export_to`: the folder of a plan file for a framework, written where the user names."""
+"""`export_to`: writes a plan as a folder of files of another framework."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OURS = "plan-check.json"
 
 
 def export_to(plan: PlanLike, to: str, output: Path | None, *, launcher: str) -> ExportFolder:
-    """The files of a plan for a target and a launcher, written to `output` where one is given.
+    """The files of a plan for a target and a launcher; written to `output` if given.
 
     plan  an answer of `plan`, or the path of a plan file
 
-    Raises InputError for a folder with files of somebody else, and what export_plan raises.
+    Raises InputError for a folder with other files, and the errors of export_plan.
     """
     to = target_name(to)
     if output is not None:

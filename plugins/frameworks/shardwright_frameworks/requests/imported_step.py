@@ -1,4 +1,4 @@
-"""The predicted step of an imported run, of a plan, or of the file of either."""
+"""Predicts the step of an imported run or of a plan, given as a value or a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def imported_step(run: ImportedRun, path: Path, on: str) -> PlannedStep:
 def planned_or_imported(path: Path, on: str) -> PlannedStep:
     """The prediction of a plan file, or of an imported run on the devices `on`.
 
-    Raises InputError for `on` with a plan, which has its devices, DocumentError for other files.
+    Raises InputError for `on` with a plan, which names its devices, DocumentError for other files.
     """
     if is_imported(path):
         return imported_step(read_imported(path), path, on)

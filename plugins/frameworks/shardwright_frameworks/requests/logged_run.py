@@ -1,4 +1,4 @@
-"""`LoggedRun`: a log with the configuration of its run, as calibrations need it."""
+"""`LoggedRun`: a log with the configuration of its run, for calibrations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simulator.training_run.run.training_run import TrainingRun
 
 # A log of fewer steady lines may still be warm-up.
 FEWEST_LINES = 3
-# A log whose slow tenth takes so much longer than its fast one does not tell a speed.
+# A log has no steady speed if its slow tenth takes this much longer than its fast one.
 _WIDEST = 1.5
 # Figures of a log and its configuration that differ by more are not of one run.
 _SAME = 0.01
@@ -31,7 +31,7 @@ _SAME = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRun:
-    """A run and the seconds that its steady steps took."""
+    """A run and the seconds of its steady step."""
 
     run: TrainingRun
     step_time_s: float
@@ -41,12 +41,12 @@ class LoggedRun:
 def logged_run(log: Path, config: Path, device: str = "") -> LoggedRun:
     """The run of a configuration with the step time of its log.
 
-    config  what `import` reads or wrote, a layout of `plan --stack`, or a table of runs with a row
-            whose id is the log's name without its ending (or with one row)
-    device  of a configuration that does not name it; how many there are the log may say
+    config  a configuration or imported.json, a layout of `plan --stack`, or a table of runs with a
+            single row, or a row whose id is the log's name without its extension
+    device  device, if the configuration does not name it; the log may contain the number of devices
 
-    Raises DocumentError for a log that does not tell a steady step, and MismatchError where log and
-    configuration are not of one run.
+    Raises DocumentError for a log without a steady step, MismatchError if log and configuration are
+    of different runs.
     """
     told = open_log(log)
     if not isinstance(told, TrainingLog):
@@ -98,9 +98,9 @@ def _need_steady(log: Path, told: TrainingLog) -> None:
 
 
 def run_of(config: Path, name: str, *, device: str = "", devices: int | None = None) -> TrainingRun:
-    """The run that a configuration says; `device` and `devices` are for those that do not say.
+    """The run in a configuration; `device` and `devices` are used if it does not contain them.
 
-    Raises DocumentError where it says none, InputError where no device is named.
+    Raises DocumentError if it contains no run, InputError if no device is named.
     """
     if config.suffix == ".csv":
         rows = read_runs(config)

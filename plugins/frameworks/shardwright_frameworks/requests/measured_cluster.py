@@ -26,7 +26,7 @@ from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.run.training_run import UnsupportedRunError
 from simulator.training_run.step.coefficients import CoefficientFile, assign
 
-# A run has a model; of this one nothing is asked but where its ranks lie.
+# A run needs a model; only the positions of its ranks are used here.
 ANY_MODEL = Transformer(
     num_layers=1,
     hidden_size=128,
@@ -46,8 +46,8 @@ _CLUSTER = re.compile(r"\d+x")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCluster:
-    """cluster  that was measured;  factors  over what is assumed of its links
-    before, after  the coefficients that they change, by name"""
+    """cluster  the measured cluster;  factors  measured over assumed times of its links
+    before, after  the changed coefficients by name"""
 
     cluster: str
     factors: LinkFactors
@@ -60,10 +60,10 @@ def measured_cluster(
 ) -> MeasuredCluster:
     """The coefficients of a cluster's links.
 
-    on  the cluster, as `plan --on` takes it, or its device; "" where the output names its ranks
+    on  the cluster, as for `plan --on`, or its device; "" if the output names its ranks
 
-    Raises DocumentError for output that names neither its collective nor its ranks, InputError
-    where it does not name the cluster, and what link_factors raises.
+    Raises DocumentError for output that names neither its collective nor its ranks, InputError if
+    it does not name the cluster, and the errors of link_factors.
     """
     curves = {path: output.curves for path, output in outputs.items()}
     cluster = _cluster(next(iter(curves)), [c for each in curves.values() for c in each], on)
@@ -93,7 +93,7 @@ def measured_cluster(
 
 
 def _cluster(path: Path, curves: list[NcclCurve], on: str) -> Cluster:
-    """The cluster of `on`, or of the most hosts and devices that are printed."""
+    """The cluster `on`, otherwise one with the largest printed numbers of hosts and devices."""
     nodes = max((curve.hosts or 1 for curve in curves), default=1)
     each = max(
         (-(-curve.devices // (curve.hosts or 1)) for curve in curves if curve.devices), default=0
@@ -122,7 +122,7 @@ def _cluster(path: Path, curves: list[NcclCurve], on: str) -> Cluster:
 def _collective(
     path: Path, curve: NcclCurve, num_devices: int, node_devices: int
 ) -> MeasuredCollective:
-    """A curve; where no rank is printed all devices of the cluster took part."""
+    """The curve as a collective; without printed ranks, it used all devices of the cluster."""
     if curve.operation is None:
         raise DocumentError(
             f"--from {path}: does not name its collective; call the file after the programme, "

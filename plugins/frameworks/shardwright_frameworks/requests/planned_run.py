@@ -32,11 +32,11 @@ from simulator.values.plan_file import PlanFile, plan_decision
 
 
 def planned_run(opened: OpenedPlan, *, runnable: bool = False) -> PlannedRun:
-    """The plan in a file, whichever framework it is for.
+    """The plan in a file, for any framework.
 
-    runnable   with the plan as our executor runs it, for which a layout's model is traced
+    runnable   include the plan for our executor, for which a layout's model is traced
 
-    Raises DocumentError where the file holds no plan.
+    Raises DocumentError if the file has no plan.
     """
     if isinstance(opened.answer, LayoutFile):
         return _of_layout(opened, opened.answer, runnable=runnable)
@@ -119,14 +119,14 @@ def _of_plan(opened: OpenedPlan, answer: PlanFile) -> PlannedRun:
 
 
 def _text(answer: PlanFile, made: Mapping[str, Any]) -> str:
-    """The plan file as `plan` writes it."""
+    """The text of the plan file."""
     decided = {} if answer.plan is None else {"decided": plan_decision(answer.plan)}
     data = {**encode(answer), "schema": PLAN_SCHEMA, "provenance": {**made, **decided}}
     return to_json(data)
 
 
 def _config(model: str) -> Mapping[str, Any]:
-    """The model's configuration; empty where it is code, or a file that is gone."""
+    """The model's configuration; empty for code, and for a missing file."""
     try:
         return resolve_model(model).config
     except ShardwrightError:
@@ -134,8 +134,8 @@ def _config(model: str) -> Mapping[str, Any]:
 
 
 def _place(plan: Plan, machine: Mapping[str, str]) -> tuple[str, int, str]:
-    """The device's name, how many share a node, and its type; the machine's own where its cluster
-    is described nowhere here."""
+    """The device's name, the devices per node, and the device type; from the machine in the plan if
+    its cluster cannot be resolved."""
     try:
         cluster = get_cluster(plan.cluster, local=local_profile())
     except ShardwrightError:
@@ -146,8 +146,8 @@ def _place(plan: Plan, machine: Mapping[str, str]) -> tuple[str, int, str]:
 
 
 def _blocks_alone(plan: Plan) -> Transformer:
-    """Figures of a model that is no transformer: its blocks as layers of no size. Only our executor
-    takes them."""
+    """Figures of a model that is no transformer, with its blocks as layers of size 0. Only our
+    executor accepts them."""
     return Transformer(
         num_layers=len(plan.block_entries),
         hidden_size=1,
@@ -162,8 +162,8 @@ def _blocks_alone(plan: Plan) -> Transformer:
 
 
 def _plan_stages(plan: Plan, first: int, num_layers: int) -> tuple[PlannedStage, ...]:
-    """The stages by the layers among their blocks; what comes before the first layer is the
-    embedding, what follows the last the head."""
+    """The stages by their layers; blocks before the first layer are the embedding, blocks after the
+    last one the head."""
     last = first + num_layers
     kind = schedule_kind(plan.schedule)
     found = []
@@ -182,13 +182,13 @@ def _plan_stages(plan: Plan, first: int, num_layers: int) -> tuple[PlannedStage,
 
 
 def _kind(stages: tuple[PlannedStage, ...]) -> str:
-    """The one recompute kind that describes all layers: the most frequent beside none."""
+    """The recompute kind of all layers together: the most frequent one other than none."""
     counts = Counter(kind for stage in stages for kind in stage.recompute if kind != "none")
     return counts.most_common(1)[0][0] if counts else "none"
 
 
 def _again(stages: tuple[PlannedStage, ...]) -> int:
-    """Of full recomputation, the most layers of a stage that are run again, 0 for all."""
+    """The largest number of fully recomputed layers of a stage, 0 for all."""
     if _kind(stages) != "full":
         return 0
     counts = [sum(kind == "full" for kind in stage.recompute) for stage in stages]

@@ -33,7 +33,7 @@ STACKS = {
 # Frameworks over Megatron-Core or transformers' Trainer, which has no such optimizer.
 _TWO_TRAINERS = ("ms-swift", "llama-factory")
 SHIPPED = "shardwright catalog)"
-"""The end of the source of figures of a shipped model."""
+"""Suffix of the source of figures from a shipped model."""
 _NOT_COLUMNS = ("max_positions", "mtp_layers", "lora_rank")
 
 

@@ -12,8 +12,8 @@ from shardwright_frameworks.reports.log_report import log_comparison_report
 
 
 class LogComparisonResult(Result, LogComparison):
-    """A prediction beside a log; a row for the step, one per part where a profile tells, in
-    seconds."""
+    """Comparison of a prediction with a log; a row for the step and, with a profile, one per part,
+    in seconds."""
 
     __slots__ = ()
 

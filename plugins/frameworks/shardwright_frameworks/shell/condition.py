@@ -1,4 +1,4 @@
-"""`tested`: one test of a script, `[ A = B ]` or `[[ -z $A ]]`, of known values."""
+"""`tested`: evaluates one test of a script with known values, `[ A = B ]` or `[[ -z $A ]]`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {
 class Tested:
     """The result of a test, None if it is unknown.
 
-    empty_if_unset  a variable that nothing sets was taken as empty
+    empty_if_unset  whether an unset variable was assumed empty
     """
 
     truth: bool | None
@@ -57,7 +57,7 @@ def tested(tokens: Sequence[Token], scope: Scope) -> Tested:
 
 
 def _contains(left: str, right: str, scope: Scope) -> bool | None:
-    """Whether options contain one; an unknown word that is given could be options, too."""
+    """Whether options contain an option; None if an unknown word might contain it."""
     if not re.fullmatch(r"--[\w-]+", right):
         return None
     if right in left:

@@ -1,7 +1,7 @@
-"""`ConfigFolder`: the text files that a reading may open, in the folder of the named one.
+"""`ConfigFolder`: the readable text files in the folder of a configuration.
 
-Only files that a configuration can be are read: text of at most 4 MiB. Files that a script would
-write (here-documents) are added to them.
+Only text files of at most 4 MiB are read. Files that a script would write (here-documents) are
+added.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Environment = Mapping[str, str | UnknownValue]
 class ConfigFolder:
     """The files of a folder, by their path in it.
 
-    texts        contents of the files read so far, and of those that a script would write
-    written      the latter: by which script, and the line at which their text begins
-    unread       files that could not be read, and why
+    texts        contents of the files read so far, and of files that a script would write
+    written      for the latter: the script, and the first line of the text in it
+    unread       unreadable files, with the reason
     environment  variables exported to the command that starts the run
-    searches     whether a file that is not at its path is searched for by its name
+    searches     whether to search for a file by its name if it is not at its path
     """
 
     root: Path
@@ -44,7 +44,7 @@ class ConfigFolder:
     searches: bool = True
 
     def text(self, name: str) -> str | None:
-        """The text of a file of the folder, None where there is none that can be read."""
+        """The text of a file of the folder, None if it cannot be read."""
         if name in self.texts:
             return self.texts[name]
         path = self.root / name
@@ -67,8 +67,8 @@ class ConfigFolder:
         return self.texts[name] if found is None and self._above(name) else found
 
     def find(self, path: str, *, near: str = "") -> str | None:
-        """The file that a path in a configuration names: as written, in the folder of the file
-        that names it, or the only one of that name in the folder. None where there is none."""
+        """The file for a path in a configuration: as written, in the folder of the configuration,
+        or the only one of that name. None if there is none."""
         path = without_unknowns(path).strip().strip("\"'")
         is_far = path.startswith(("/", "~"))
         while path.startswith(("./", "/", "~/")):
@@ -97,7 +97,7 @@ class ConfigFolder:
         return next((path for path in above if path.is_file()), root / name)
 
     def name_of(self, place: Path) -> str | None:
-        """The name of a file at a place in this folder, or in the repository around it; None where
+        """The name of a file at a place in this folder, or in the repository around it; None if
         there is none."""
         root = self.root.resolve()
         if place.is_relative_to(root):
@@ -140,7 +140,7 @@ class ConfigFolder:
         return tuple(sorted(found, key=lambda name: (name.count("/"), name)))
 
     def write(self, name: str, text: str, script: str, line: int) -> None:
-        """A file that a script would write; it replaces none that is there."""
+        """Add a file that a script would write, unless it exists."""
         base = without_unknowns(name).strip().rsplit("/", 1)[-1]
         if base and base not in ("null", "stdout", "stderr"):
             self.texts[base] = text
@@ -167,6 +167,6 @@ def read_config_text(path: Path) -> str:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        # Comments in the encoding of their country; what we read is ASCII.
+        # Comments may be in another encoding; the values are ASCII.
         text = raw.decode("latin-1")
     return without_marks(text)

@@ -50,12 +50,12 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def expand_words(tokens: Sequence[Token], scope: Scope) -> list[Word]:
-    """The words that tokens become: none for an empty one that is not quoted."""
+    """The expanded words of tokens; an empty one that is not quoted vanishes."""
     return [word for token in tokens for word in _expanded(token, scope)]
 
 
 def expand_text(token: Token, scope: Scope) -> str:
-    """The text that a token becomes without splitting, as in an assignment."""
+    """The expanded text of a token without splitting, as in an assignment."""
     return _joined(token.text, token.place, scope)
 
 
@@ -181,7 +181,7 @@ def _value(reference: Reference, scope: Scope) -> str | tuple[Word, ...]:
 
 
 def _default(word: str, place: Place, scope: Scope) -> str:
-    """The text behind an operator, of which quotes are removed."""
+    """The text after an operator, without quotes."""
     prepared = prepare(word, place, scope.references).replace('"', "").replace("'", "")
     return without_place_marks(_joined(prepared, place, scope))
 
@@ -242,7 +242,8 @@ def arithmetic(text: str, place: Place, scope: Scope) -> str:
 
 
 def _whole(node: ast.expr) -> int:
-    """The whole number of a Python expression that is one in a shell too; raises ValueError."""
+    """The integer of an expression valid in both Python and the shell; raises ValueError for
+    others."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

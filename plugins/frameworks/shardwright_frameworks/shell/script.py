@@ -1,9 +1,9 @@
-"""`read_script`: the commands that a shell script starts, and its variables.
+"""`read_script`: the commands started by a shell script, and its variables.
 
 Nothing is run and no shell is emulated: assignments, defaults, arrays, plain arithmetic, sourced
-and called scripts and functions are followed in order. Branches and loops are read without being
-decided (`walk.py`), and the output of commands is unknown. What is unknown stays marked in the
-words of a command, with its place and reason.
+and called scripts and functions are followed in order. Branches with unknown conditions and loops
+are read without a decision (`walk.py`), and the output of commands is unknown. Unknown values are
+marked in the words of a command, with their place and reason.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def read_script(
 ) -> ScriptReading:
     """Reads a script of the folder.
 
-    shown, line   the file that contains it, and where, if it is a text in another file
-    header        the variables that a scheduler sets for a script (its name, its text)
+    shown, line   the file and line of its text, if it is part of another file
+    header        function from a script's name and text to the variables that a scheduler sets
     """
     reading = ScriptReading()
     scope = Scope(unknowns=reading.unknowns, script=name)
@@ -119,7 +119,7 @@ class _Reader:
         return found
 
     def _source(self, words: Sequence[Word], scope: Scope, place: Place) -> None:
-        """`source FILE ARGUMENTS`: in the same variables."""
+        """Read `source FILE ARGUMENTS` with the same variables."""
         if self._folder.find(words[0].text, near=scope.script) is None:
             self._reading.missing.append((place, without_unknowns(words[0].text)))
             return
@@ -137,7 +137,7 @@ class _Reader:
     def _call_script(
         self, words: Sequence[Word], environment: Mapping[str, Variable], scope: Scope, place: Place
     ) -> None:
-        """`bash FILE ARGUMENTS`: in separate variables."""
+        """Read `bash FILE ARGUMENTS` with separate variables."""
         name = self._find(words[0].text, scope, place)
         if name is None:
             return
@@ -156,7 +156,8 @@ class _Reader:
     def _read_text(
         self, text: str, scope: Scope, place: Place, launcher: Sequence[Word] = ()
     ) -> None:
-        """Commands in a text (`eval`, `bash -c`), with the words that start it before them."""
+        """Read the commands in a text (`eval`, `bash -c`), prefixed with the words that start
+        it."""
         before = len(self._reading.commands)
         tokens = tokens_of(text, place, scope.references)
         self._walk(tokens, scope.copy() if launcher else scope)
@@ -196,7 +197,7 @@ class _Reader:
         return self._started(expanded, environment, simple, scope, place)
 
     def _assign(self, word: Token | Array, scope: Scope) -> bool:
-        """Makes the assignment that a word is; False if it is none."""
+        """Execute an assignment; False if the word is none."""
         if isinstance(word, Array):
             keyed = [re.match(r"\[([^\]]+)\]=", token.text) for token in word.tokens]
             if any(keyed):
@@ -239,8 +240,8 @@ class _Reader:
             scope.variables[found[1]] = scope.variables[named]
 
     def output(self, command: str, scope: Scope) -> str | None:
-        """The options in a YAML file that yq prints (github.com/yanring/Megatron-MoE-ModelZoo:
-        `--bf16: true` is a switch, one that is false is left out)."""
+        """The options that yq prints from a YAML file (github.com/yanring/Megatron-MoE-ModelZoo:
+        `--bf16: true` is a switch, false ones are left out)."""
         found = _PRINTS_OPTIONS.match(command)
         if found is None:
             return None
@@ -326,7 +327,8 @@ class _Reader:
         scope: Scope,
         place: Place,
     ) -> bool:
-        """`unset`, `shift`, `read` and other builtins that set variables."""
+        """Execute `unset`, `shift`, `read` and other builtins that set variables; False for
+        others."""
         name, texts = words[0].plain, [word.plain for word in words]
         if name == "unset":
             for text in texts[1:]:
@@ -355,8 +357,8 @@ class _Reader:
         return True
 
     def _writes_file(self, words: Sequence[Word], simple: Simple, scope: Scope) -> bool:
-        """Puts into the folder a file that `cat <<EOF > file`, `echo ... > file` or
-        `tee file <<EOF` writes."""
+        """Add a file written by `cat <<EOF > file`, `echo ... > file` or `tee file <<EOF` to the
+        folder."""
         name = words[0].plain
         if name == "envsubst":  # references are followed where the text is read
             reads = [token for sign, token in simple.redirections if sign == "<"]
@@ -386,7 +388,8 @@ class _Reader:
         return True
 
     def _replaces_text(self, words: Sequence[Word], simple: Simple, scope: Scope) -> None:
-        """`sed "s/STAGE/1/" template.json | sed ... > file`, with plain words to replace."""
+        """Add a file written by `sed "s/STAGE/1/" template.json | sed ... > file`, for plain
+        words."""
         scripts = [_REPLACES.fullmatch(without_place_marks(word.text)) for word in words[1:]]
         named = [word.text for word, found in zip(words[1:], scripts, strict=True)
                  if found is None and not word.plain.startswith("-")]  # fmt: skip
@@ -402,7 +405,7 @@ class _Reader:
                 self._folder.write(expand_text(token, scope), self._piped, scope.script, 1)
 
     def _runs_document(self, words: Sequence[Word], simple: Simple, scope: Scope) -> bool:
-        """`sbatch <<EOF`, `bash <<EOF`: the document is a script."""
+        """Read the document of `sbatch <<EOF` or `bash <<EOF` as a script."""
         documents = _documents(simple, scope)
         if words[0].plain.rsplit("/", 1)[-1] not in (*_SHELLS, "sbatch") or not documents:
             return False
@@ -421,7 +424,7 @@ def _documents(simple: Simple, scope: Scope) -> list[Reference]:
 
 
 def starts_primus(program: str, environment: Mapping[str, Variable]) -> bool:
-    """Whether a program starts Primus, on the file that an option or `EXP` names."""
+    """Whether a program starts Primus on a file named by an option or `EXP`."""
     wrapper = program.endswith("_pretrain.sh") and "EXP" in environment
     return wrapper or program.endswith(("primus-cli", "primus/cli/main.py"))
 
@@ -429,7 +432,7 @@ def starts_primus(program: str, environment: Mapping[str, Variable]) -> bool:
 def _read_parts(
     environment: Mapping[str, Variable], simple: Simple, scope: Scope, count: int
 ) -> list[str]:
-    """The parts of a known text that `IFS=, read -r A B <<< TEXT` sets; none for another one."""
+    """The parts of a known text in `IFS=, read -r A B <<< TEXT`; None for other commands."""
     texts = [expand_text(token, scope) for sign, token in simple.redirections if sign == "<<<"]
     if len(texts) != 1 or unknown_numbers(texts[0]) or not count:
         return []
@@ -442,8 +445,8 @@ def _read_parts(
 
 
 def _called_script(words: Sequence[Word]) -> tuple[Sequence[Word], dict[str, Variable]] | None:
-    """The script that a command starts with its arguments, and the variables that options of
-    `sbatch` set."""
+    """The script started by a command, its arguments, and the variables set by options of
+    `sbatch`."""
     given: dict[str, Variable] = {}
     names = [word.plain.rsplit("/", 1)[-1] for word in words]
     if names[0].endswith((".sh", ".slurm", ".sbatch", ".bash")):
@@ -471,8 +474,8 @@ def _called_script(words: Sequence[Word]) -> tuple[Sequence[Word], dict[str, Var
 
 
 def _quoted_command(words: Sequence[Word]) -> tuple[int, str, Place] | None:
-    """The text in `srun bash -x -c TEXT`, `xpk --command TEXT` or `--command=TEXT`: how many words
-    start it, the text, and its place."""
+    """The text in `srun bash -x -c TEXT`, `xpk --command TEXT` or `--command=TEXT`: number of words
+    before it, text, place."""
     texts = [word.plain for word in words]
     submits = texts[0].rsplit("/", 1)[-1] in _SUBMITS
     if texts[0] == "ssh" and len(texts) > 2 and " " in texts[-1].strip():

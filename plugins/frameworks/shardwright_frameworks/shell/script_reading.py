@@ -17,9 +17,9 @@ class Command:
     """A program that the script starts.
 
     words        its name and arguments
-    environment  variables set for it alone, and exported ones
+    environment  variables set only for it, and exported ones
     script       the file that starts it
-    text         the name of the text that starts it, in that file
+    text         name of the text in that file which starts it
     """
 
     words: tuple[Word, ...]
@@ -36,8 +36,8 @@ class ScriptReading:
     commands  in their order
     scopes    the variables at the end, by file
     cycles    files that source each other
-    sourced   the files that were read
-    missing   files that are sourced and are not in the folder
+    sourced   the files files read
+    missing   sourced files that are not in the folder
     """
 
     unknowns: list[UnknownValue] = field(default_factory=list)

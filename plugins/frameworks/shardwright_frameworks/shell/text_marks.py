@@ -46,7 +46,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class UnknownValue:
-    """A value that the files do not give.
+    """A value that is not in the files.
 
     kind  `argument`: an argument of the script; `unset`: a variable that nothing sets;
           `required`: a variable without which the script ends (`${NAME:?}`);
@@ -89,12 +89,12 @@ def place_mark(place: Place) -> str:
 
 
 def place_of(mark: re.Match[str]) -> Place:
-    """The place that a found place mark gives."""
+    """The place encoded in a place mark."""
     return Place(unquote(mark[1]), int(mark[2]))
 
 
 def without_marks(text: str) -> str:
-    """A file's text without characters that are used as marks here."""
+    """A file's text without the characters used as marks."""
     return _MARKS.sub("", text)
 
 
@@ -114,7 +114,8 @@ def after_unknowns(text: str) -> str:
 
 
 def end_of_path(text: str) -> str | None:
-    """The end of a path whose beginning is unknown (`$HOME/models/Qwen3-8B`), None of others."""
+    """The end of a path whose beginning is unknown (`$HOME/models/Qwen3-8B`); None for other
+    texts."""
     end = after_unknowns(text)
     is_path = end.startswith("/") and re.search("[A-Za-z]", end) is not None
     return end.lstrip("/") if is_path and _UNKNOWN.search(text) else None
@@ -126,7 +127,7 @@ def unknown_numbers(text: str) -> tuple[int, ...]:
 
 
 def is_unknown(text: str) -> bool:
-    """Whether a text is one unknown value and nothing more."""
+    """Whether a text is exactly one unknown value."""
     return _UNKNOWN.fullmatch(without_place_marks(text)) is not None
 
 

@@ -1,8 +1,8 @@
 """`tokens_of`: the words and operators of a shell script, quotes removed.
 
-The text is first prepared for `shlex`, which cuts it: continued lines are joined, comments
-dropped, and everything that begins with `$` or a backquote, and every here-document, is replaced
-by a reference to a table. So quotes are gone while what has to be expanded is still known.
+The text is first prepared for `shlex`, which cuts it: continued lines are joined, comments dropped,
+and everything that begins with `$` or a backquote, and every here-document, is replaced by a
+reference to a table. So quotes are removed, but the parts to expand are still known.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def tokens_of(text: str, place: Place, references: list[Reference]) -> list[Toke
 
 
 def shown(text: str) -> str:
-    """A text of a token with the characters that were hidden from shlex."""
+    """A token's text with the characters hidden from shlex restored."""
     return text.translate(_SHOWN)
 
 
@@ -79,7 +79,7 @@ def prepare(
 ) -> str:
     """The text with references, place marks and hidden characters.
 
-    is_document  expanded as in double quotes, in which quotes themselves mean nothing
+    is_document  the text is a here-document: expanded as in double quotes, but quotes are literal
     """
     scanner = _Scanner(text, place, references, is_document)
     while scanner.at < len(text):
@@ -90,7 +90,8 @@ def prepare(
 
 
 def matching(text: str, at: int, opening: str, closing: str) -> int:
-    """Where a bracket that opens at a place is closed, behind it; the end of the text if never."""
+    """Index after the bracket that closes the one opened at `at`; the end of the text if none
+    does."""
     depth = 0
     while at < len(text):
         char = text[at]
@@ -110,7 +111,7 @@ def matching(text: str, at: int, opening: str, closing: str) -> int:
 
 
 class _Scanner:
-    """One pass over a text; `step` reads what begins at `at`."""
+    """One pass over a text; `step` reads the element at `at`."""
 
     def __init__(
         self, text: str, place: Place, references: list[Reference], is_document: bool

@@ -1,4 +1,4 @@
-"""`Scope`: the variables of a script, and their values after branches that are not followed."""
+"""`Scope`: the variables of a script, and their values after undecided branches."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Variable:
 
     @property
     def value(self) -> tuple[str, ...]:
-        """The text or words without places, to compare by."""
+        """The text or words without places, for comparison."""
         texts = [self.text] if self.words is None else [word.text for word in self.words]
         return tuple(without_place_marks(text) for text in texts)
 
@@ -47,11 +47,11 @@ class Variable:
 class Scope:
     """Variables and arguments of a script.
 
-    unknowns    the unknown values that texts refer to, shared by all scopes of one reading
-    references  the same of references
-    called      whether the arguments are those of a caller in the files
-    ended       `exit`, `return`, `break` or `continue` after it was read
-    output      the text that a command prints, where the files give it
+    unknowns    unknown values referred to in texts, shared by all scopes of one reading
+    references  references in texts, shared in the same way
+    called      whether the arguments come from a caller in the files
+    ended       `exit`, `return`, `break` or `continue`, once one was read
+    output      the text printed by a command, if the files contain it
     """
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Scope:
         return replace(self, variables=dict(self.variables))
 
     def unknown(self, kind: str, name: str, place: Place) -> str:
-        """The mark of a value that the files do not give."""
+        """The mark of a new unknown value."""
         value = UnknownValue(kind, name, place)
         if value in self.unknowns[-50:]:
             return unknown_mark(len(self.unknowns) - 1 - self.unknowns[::-1].index(value))
@@ -80,11 +80,11 @@ class Scope:
         return tuple(self.unknowns[number].kind for number in unknown_numbers(text))
 
     def is_defaulted(self, text: str) -> bool:
-        """Whether a text is an unknown value in whose place a default counts."""
+        """Whether a text is an unknown value for which a default is used."""
         return is_unknown(text) and self.kinds(text)[0] in DEFAULTED
 
     def unset(self, name: str, place: Place) -> str:
-        """The value of a variable or argument that the files do not set."""
+        """The value of a variable or argument that is not set in the files."""
         if name.startswith("$"):
             return self.unknown("argument", name, place)
         if name == "PWD":
@@ -93,14 +93,14 @@ class Scope:
         return self.unknown("runtime" if runtime else "unset", name, place)
 
     def text_of(self, name: str) -> str | None:
-        """A variable's text, that of an array's first word; None if it is not set."""
+        """A variable's text, for an array its first word; None if it is not set."""
         found = self.variables.get(name)
         if found is None or found.words is None:
             return None if found is None else found.text
         return found.words[0].text if found.words else ""
 
     def assign(self, name: str, text: str, place: Place, *, add: bool = False) -> None:
-        """Sets a variable, or lengthens it (`NAME+=`)."""
+        """Set a variable, or append to it (`NAME+=`)."""
         old = self.variables.get(name)
         if add and old is not None and old.words is None:
             text, place = old.text + text, old.place
@@ -109,7 +109,7 @@ class Scope:
     def assign_words(
         self, name: str, words: tuple[Word, ...], place: Place, *, add: bool = False
     ) -> None:
-        """Sets an array, or lengthens it."""
+        """Set an array, or append to it."""
         old = self.variables.get(name)
         if add and old is not None:
             before = old.words if old.words is not None else (Word(old.text, old.place),)
@@ -117,20 +117,20 @@ class Scope:
         self.variables[name] = Variable("", place, words=words)
 
     def export(self, name: str) -> None:
-        """Passes a variable on to the commands that the script starts."""
+        """Export a variable to the commands of the script."""
         if name in self.variables:
             self.variables[name] = replace(self.variables[name], exported=True)
 
     def exported(self) -> dict[str, Variable]:
-        """The variables that are passed on to commands."""
+        """The exported variables."""
         return {name: each for name, each in self.variables.items() if each.exported}
 
 
 def merge(before: Scope, outcomes: Sequence[Scope], place: Place, kind: str = "branch") -> None:
-    """Sets the variables of a scope to what all outcomes of a condition agree on.
+    """Set the variables of a scope to the values common to all outcomes of a condition.
 
-    A variable on which they disagree is unknown. Options that only some outcomes add to a list of
-    options are kept with an unknown value.
+    Other variables are unknown. Options that only some outcomes add to a list of options are kept
+    with an unknown value.
     """
     names = sorted({name for each in outcomes for name in each.variables})
     for name in names:
@@ -167,7 +167,7 @@ def _begins_option(word: Word) -> bool:
 
 
 def _words_of(variable: Variable) -> tuple[Word, ...]:
-    """The words of an array or text; an option with its values in one word is cut at blanks."""
+    """The words of an array or text; a word with an option and its values is split at blanks."""
     words = variable.words
     if words is None:
         words = (Word(variable.text, variable.place),)

@@ -1,8 +1,8 @@
-"""`Walk`: the commands of a script in their order, with the branches that are not followed.
+"""`Walk`: reads the commands of a script in order, including undecided branches.
 
-A branch is followed only if its condition is one test of known values. Of other conditions all
-branches are read and merged (`variables.merge`); the body of a loop is read once and merged with
-the variables before it. A branch that ends the script does not count.
+A condition is decided only if it is one test of known values. The branches of other conditions are
+all read and merged (`variables.merge`); the body of a loop is read once and merged with the
+variables before it. A branch that ends the script is ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Simple:
-    """A command of one program, and its redirections: the operator and the word behind it."""
+    """A command of one program, and its redirections: operator and following word."""
 
     words: tuple[Token | Array, ...]
     redirections: tuple[tuple[str, Token], ...]
@@ -355,7 +355,7 @@ class Walk:
 class _Branches:
     """The variables after each branch of a condition.
 
-    is_decided  a branch is taken for certain, so that later ones are not
+    is_decided  whether a branch was certainly taken, so that later ones are not
     """
 
     def __init__(self, scope: Scope, place: Place) -> None:
@@ -364,7 +364,8 @@ class _Branches:
         self.is_decided = False
 
     def add(self, outcome: Scope, *, decided: bool, by_unset: bool) -> None:
-        """Adds a branch. A script that ends without a variable is started with it set."""
+        """Add a branch. One that ends the script because a variable is unset is ignored, as the
+        variable is assumed to be set."""
         if decided and by_unset and outcome.ended:
             return
         self._outcomes.append(outcome)

@@ -9,15 +9,16 @@ from shardwright_frameworks.traces.device_time import Kernels
 from shardwright_frameworks.traces.json_events import trace_events
 from shardwright_frameworks.traces.trace_time import TraceTime, trace_time
 
-# What Kineto calls what runs on a device (libkineto, ActivityType.cpp); older releases `Kernel`.
+# Kineto's categories of device activities (libkineto, ActivityType.cpp); older releases use
+# `Kernel`.
 _ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 
 
 def read_chrome_trace(path: str | Path) -> TraceTime:
-    """Where the time of each device went. A trace without kernels (a CPU's, or one that was made
-    without CUDA activities) is a result without devices, with a note.
+    """The time of each device by kind of work. A trace without kernels (of a CPU, or without CUDA
+    activities) gives a result without devices, with a note.
 
-    Raises DocumentError for a file that holds no events.
+    Raises DocumentError for a file without events.
     """
     kernels: dict[str, Kernels] = {}
     windows: dict[str, dict[str, tuple[float, float]]] = {}
@@ -44,8 +45,8 @@ def read_chrome_trace(path: str | Path) -> TraceTime:
 
 
 def _windows(found: dict[str, dict[str, tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Steps on the device if recorded (`gpu_user_annotation`), otherwise as the host
-    began them: each until the next begins, as kernels run after they are launched."""
+    """(begin, end) of steps: those on the device if recorded (`gpu_user_annotation`), otherwise
+    those of the host, each until the next begins, because kernels run after their launch."""
     steps = sorted(
         (found.get("gpu_user_annotation") or found.get("user_annotation") or {}).values()
     )

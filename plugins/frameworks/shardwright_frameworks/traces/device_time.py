@@ -1,4 +1,4 @@
-"""`DeviceTime`: where a device's time goes, from the kernels that ran on it."""
+"""`DeviceTime`: a device's time by kind of work, from its kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright_frameworks.traces.kernel_kind import KINDS, kind_of, operation_
 Array = NDArray[np.float64]
 
 MOST_KERNELS = 5_000_000
-"""Kernels of a device that are kept; a longer trace is read up to there, with a note."""
+"""Number of kernels kept per device; a longer trace is read up to there, with a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,13 @@ class DeviceTime:
     """Seconds per step of one device; compute, exposed communication, copies and idle add up to
     step_time_s.
 
-    steps          of the trace; 1 where it marks none: the figures are then of its whole span
-    compute_s      some kernel computes;  by_kind  busy seconds of matmul, attention, other
-    exposed_communication_s   a message is under way and nothing computes
-    hidden_communication_s    the same during a kernel that computes
-    copy_s         a copy runs and nothing else;  idle_s  nothing runs
+    steps          number of steps; 1 if the trace marks none: the figures are then for its whole
+                   span
+    compute_s      time in which a kernel computes;  by_kind  busy seconds of matmul, attention,
+                   other
+    exposed_communication_s   time with a message and without computation
+    hidden_communication_s    time with a message and computation
+    copy_s         time with a copy only;  idle_s  time without activity
     collectives    busy seconds by operation
     """
 
@@ -44,7 +46,7 @@ class DeviceTime:
 
 
 class Kernels:
-    """The kernels of one device as they come: begin and end in seconds."""
+    """The kernels of one device: begin and end in seconds."""
 
     def __init__(self) -> None:
         self.begin_s, self.end_s = array("d"), array("d")
@@ -53,7 +55,7 @@ class Kernels:
         self.left_out = 0
 
     def add(self, name: str, begin_s: float, duration_s: float) -> None:
-        """One more kernel."""
+        """Add a kernel."""
         if len(self.kinds) >= MOST_KERNELS:
             self.left_out += 1
             return
@@ -69,9 +71,9 @@ class Kernels:
 def device_time(
     device: str, kernels: Kernels, windows: Sequence[tuple[float, float]]
 ) -> DeviceTime | None:
-    """Where the time of some steps went; without windows that of the whole span as one step.
+    """A device's time in some steps; without windows, in the whole span as one step.
 
-    windows  begin and end of steps in seconds; None comes back where no kernel lies in them
+    windows  begin and end of steps in seconds; the result is None if they contain no kernel
     """
     begin, end = np.asarray(kernels.begin_s), np.asarray(kernels.end_s)
     kinds = np.asarray(kernels.kinds)
@@ -109,7 +111,7 @@ def device_time(
 
 
 def covered_s(begin: Array, end: Array) -> float:
-    """Seconds that lie in one interval or more.
+    """Total seconds covered by the intervals.
 
     >>> covered_s(np.asarray([0.0, 1.0, 5.0]), np.asarray([2.0, 3.0, 6.0]))
     4.0

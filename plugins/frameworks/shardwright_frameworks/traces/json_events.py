@@ -1,4 +1,4 @@
-"""The events of a Chrome trace, one at a time, of a file of any size."""
+"""Reads the events of a Chrome trace one at a time, from a file of any size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 from profiles.errors import DocumentError
 
 MOST_EVENT_CHARACTERS = 1 << 24
-"""No event of a profiler comes near; a longer one is no trace."""
+"""Longest event in bytes, far above any profiler's; a file with a longer one is no trace."""
 
 _CHUNK = 1 << 20
 _BEGIN = re.compile(r'"traceEvents"\s*:\s*\[')
@@ -25,10 +25,10 @@ _MOST_HEAD = 1 << 26
 
 def trace_events(path: str | Path) -> Iterator[dict[str, Any]]:
     """The events of `{"traceEvents": [...]}` or of a bare `[...]`, gzipped or plain; a file that
-    ends within them gives those before its end.
+    truncated gives those before its end.
 
     Memory is bounded by one event and one chunk. Raises DocumentError for a missing file and for
-    one that holds no events.
+    one without events.
     """
     file = Path(path)
     try:
@@ -72,7 +72,7 @@ def _events(text: IO[str], path: str | Path) -> Iterator[dict[str, Any]]:
 
 
 def _head(text: IO[str], path: str | Path) -> str:
-    """What follows the bracket that the events begin with."""
+    """The text after the bracket where the events begin."""
     buffer = _more(text)
     if buffer.lstrip("\ufeff \t\r\n").startswith("["):
         return buffer.lstrip("\ufeff \t\r\n")[1:]

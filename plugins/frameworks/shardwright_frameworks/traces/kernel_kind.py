@@ -6,7 +6,8 @@ import functools
 import re
 
 KINDS = ("matmul", "attention", "other", "communication", "copy")
-"""`other` is computed; `copy` moves bytes within a device or between it and its host."""
+"""Kinds of kernels: `other` computes; `copy` moves bytes within a device, or to or from its
+host."""
 
 # Prefixes and parts of names as vendors' libraries give them: NCCL, RCCL, oneCCL, HCCL, MSCCL++,
 # NVSHMEM and DeepEP; FlashAttention, cuDNN, CK and Triton; cuBLAS, CUTLASS, hipBLASLt (Tensile).
@@ -30,7 +31,7 @@ _OPERATION = re.compile(
 
 @functools.lru_cache(maxsize=65536)
 def kind_of(name: str) -> str:
-    """The kind of a kernel.
+    """The kind of the kernel with this name.
 
     >>> kind_of("ncclDevKernel_AllReduce_Sum_bf16_RING_LL"), kind_of("nvjet_tst_128x256_64x4")
     ('communication', 'matmul')
@@ -46,7 +47,7 @@ def kind_of(name: str) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def operation_of(name: str) -> str:
-    """The collective of a kernel of communication, `other` where its name has none.
+    """The collective of a communication kernel, `other` if its name contains none.
 
     >>> operation_of("ncclKernel_ReduceScatter_RING_LL_Sum_half")
     'reduce_scatter'

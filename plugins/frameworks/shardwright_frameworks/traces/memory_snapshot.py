@@ -1,4 +1,4 @@
-"""Memory snapshots of torch as JSON; a pickled one is refused: reading it runs its code."""
+"""Memory snapshots of torch as JSON; pickles are refused, because reading them runs code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AS_JSON = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySnapshot:
-    """Bytes of one device; peak_bytes is None where the history was not recorded.
+    """Bytes of one device; peak_bytes is None without a recorded history.
 
     reserved_bytes, allocated_bytes  when the snapshot was taken
     """
@@ -30,7 +30,7 @@ class MemorySnapshot:
 
 
 def is_pickle(path: str | Path) -> bool:
-    """Whether the file begins as pickles of protocol 2 and later do."""
+    """Whether the file begins like a pickle of protocol 2 or later."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(2)
@@ -71,8 +71,8 @@ def read_memory_snapshot(path: str | Path) -> tuple[MemorySnapshot, ...]:
 
 
 def _peak(history: Any, now: float) -> float | None:
-    """The most that was allocated at once: the history is gone through from its end, where `now` is
-    allocated, to its beginning."""
+    """The largest number of bytes allocated at once, from the history in reverse: `now` bytes are
+    allocated at its end."""
     if not isinstance(history, list) or not history:
         return None
     allocated = peak = now

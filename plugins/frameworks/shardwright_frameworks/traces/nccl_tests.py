@@ -1,9 +1,9 @@
-"""What nccl-tests (and rccl-tests) print: seconds and bus bandwidth of collectives over sizes.
+"""The output of nccl-tests (and rccl-tests): seconds and bus bandwidth of collectives over sizes.
 
-Columns of `all_reduce_perf` and its kin (src/common.cu, `writeBenchmarkLine`): size, count, type,
-redop, root, then time (us), algbw, busbw and #wrong out of place and in place. Rows with wrong
-values are left out. Before them is a line per rank: its host, and the device's name. A file may
-hold the output of several programmes, one after the other, and names of processes before each line.
+Columns of `all_reduce_perf` and the other programs (src/common.cu, `writeBenchmarkLine`): size,
+count, type, redop, root, then time (us), algbw, busbw and #wrong out of place and in place. Rows
+with wrong values are left out. Before them is a line per rank with its host and device name. A file
+may contain the output of several programs in sequence, and process names before each line.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _HEAD_LINES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclPoint:
-    """size_bytes  of the buffer as nccl-tests counts it;  time_s  out of place"""
+    """size_bytes  size of the buffer as counted by nccl-tests;  time_s  out of place"""
 
     size_bytes: float
     time_s: float
@@ -59,10 +59,10 @@ class NcclPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclCurve:
-    """One collective on `devices` ranks; operation is None where the output does not name it.
+    """One collective on `devices` ranks; operation is None if the output does not name it.
 
-    hosts        the ranks' hosts, None where no rank is printed
-    device_name  of the ranks' devices as printed, "" where it is not or where they differ
+    hosts        number of the ranks' hosts, None without printed ranks
+    device_name  of the ranks' devices as printed, "" if missing or different
     """
 
     operation: str | None
@@ -79,13 +79,13 @@ class NcclCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclOutput:
-    """The curves of a file, in their order; at least one."""
+    """The curves of a file in order; at least one."""
 
     curves: tuple[NcclCurve, ...]
 
 
 def looks_like_nccl_tests(path: str | Path) -> bool:
-    """Whether the first lines are a header of nccl-tests."""
+    """Whether the first lines contain a header of nccl-tests."""
     for number, line in enumerate(LogLines(path)):
         text = origin_of(line).text
         if "nccl-tests version" in line or _SETTINGS.match(text) or _HEAD.search(text):
@@ -96,7 +96,7 @@ def looks_like_nccl_tests(path: str | Path) -> bool:
 
 
 def read_nccl_tests(path: str | Path) -> NcclOutput:
-    """The curves; raises DocumentError where no row of results is in the file."""
+    """The curves; raises DocumentError for a file without rows of results."""
     found = _NAME.search(Path(path).name)
     curves = tuple(_curves(path, found[1] if found else None))
     if not curves:
@@ -107,7 +107,7 @@ def read_nccl_tests(path: str | Path) -> NcclOutput:
 
 
 class _Curve:
-    """What was read of one programme so far."""
+    """The lines of one program read so far."""
 
     def __init__(self, operation: str | None) -> None:
         self.operation = operation
@@ -167,7 +167,7 @@ def _point(line: str) -> NcclPoint | None:
 
 
 def nccl_data(output: NcclOutput) -> dict[str, Any]:
-    """The same as plain values for JSON: the first curve, and all of them under `curves`."""
+    """The output as plain values for JSON: the first curve, and all curves under `curves`."""
     curves = [_curve_data(curve) for curve in output.curves]
     return {**curves[0], "curves": curves}
 

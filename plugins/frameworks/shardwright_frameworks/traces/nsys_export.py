@@ -31,7 +31,7 @@ def is_nsys_export(path: str | Path) -> bool:
 
 
 def read_nsys_export(path: str | Path) -> TraceTime:
-    """Where the time of each device went; the database is opened read-only and never written.
+    """The time of each device by kind of work; the database is opened read-only.
 
     Raises DocumentError for a file that is no database or no export of Nsight Systems.
     """
@@ -90,7 +90,8 @@ def _activities(base: sqlite3.Connection, tables: set[str]) -> Iterator[tuple[An
 
 
 def _windows(base: sqlite3.Connection, tables: set[str]) -> list[tuple[float, float]]:
-    """NVTX ranges that are named as steps and counted, of the thread that has most of them."""
+    """(begin, end) of numbered NVTX ranges named as steps, from the thread with the most of
+    them."""
     if "NVTX_EVENTS" not in tables:
         return []
     columns = _columns(base, "NVTX_EVENTS")

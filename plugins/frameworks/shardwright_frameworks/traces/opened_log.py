@@ -1,4 +1,5 @@
-"""`open_log`: any file that a run wrote: log, profile, memory snapshot, output of nccl-tests."""
+"""`open_log`: reads any output file of a run: log, profile, memory snapshot, output of nccl-
+tests."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def open_log(path: str | Path) -> OpenedLog:
     """A training log, a profile (torch's Chrome trace, an nsys SQLite export), the output of
     nccl-tests, or a memory snapshot as JSON: recognized by the contents of the file.
 
-    Raises DocumentError for what cannot be read as any of them.
+    Raises DocumentError for any other file.
     """
     file = Path(path)
     if not file.exists():
@@ -73,7 +74,7 @@ def _head(file: Path) -> str:
 
 
 def opened_log_data(found: OpenedLog, path: Path) -> dict[str, Any]:
-    """What was read as plain values for JSON."""
+    """The content of the file as plain values for JSON."""
     if isinstance(found, TrainingLog):
         return log_data(found)
     if isinstance(found, TraceTime):

@@ -11,7 +11,7 @@ from shardwright_frameworks.traces.device_time import DeviceTime, Kernels, devic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTime:
-    """devices  in the order of their names;  notes  remarks for the reader"""
+    """devices  sorted by name;  notes  remarks for the reader"""
 
     path: str
     tool: str
@@ -20,8 +20,7 @@ class TraceTime:
 
     @property
     def critical(self) -> DeviceTime | None:
-        """The device that waits least for others: the one with least exposed communication and
-        idle time, since the others wait for it."""
+        """The device with the least exposed communication and idle time: the others wait for it."""
         return min(
             self.devices,
             key=lambda each: (each.exposed_communication_s + each.idle_s, each.device),
@@ -36,7 +35,7 @@ def trace_time(
     windows: list[tuple[float, float]],
     without: str,
 ) -> TraceTime:
-    """The answer of a trace's kernels; `without` is the advice if there are none."""
+    """The result for a trace's kernels; `without` is the advice if there are none."""
     found = [device_time(name, kernels[name], windows) for name in sorted(kernels)]
     notes = []
     if not any(found):
@@ -52,7 +51,7 @@ def trace_time(
 
 
 def trace_data(trace: TraceTime) -> dict[str, Any]:
-    """The same as plain values for JSON."""
+    """The result as plain values for JSON."""
     return {
         "file": trace.path,
         "tool": trace.tool,

@@ -69,10 +69,10 @@ def placement_rules(answer: OpSharding, graph: OpGraph) -> tuple[Rule, ...]:
 
 
 def _kind(one: PlacedOp, graph: OpGraph) -> str:
-    """`column` or `row` (a linear layer by its outputs or inputs), `vocabulary` (a table by its
-    rows), `experts` (a stack of weights by its first dim), `weight` (another dim of one), `batch`
-    and `sequence` (activations are split along dim 0 or another, weights whole), `hidden` (a weight
-    of one dim, or a table, along its last), `replicated`."""
+    """The kind of a placement: `column` or `row` (a linear layer split by outputs or inputs),
+    `vocabulary` (a table by rows), `experts` (stacked weights by the first dim), `weight` (stacked
+    weights by another dim), `batch` and `sequence` (activations along dim 0 or another, weights
+    whole), `hidden` (a one-dimensional weight, or a table, along the last dim), `replicated`."""
     op, strategy = one.op, one.strategy
     weight = next(i for i, t in enumerate(op.inputs) if graph.tensors[t].parameter)
     dims = {split_dim(p) for p in forward_of(strategy.inputs[weight])} - {None}

@@ -13,16 +13,16 @@ from shardwright_placements.planning.uses import layouts_read, makers_of, reader
 from shardwright_placements.sharding_file import Change, Conversion, PlacedTensor, Placements
 
 Between = Mapping[tuple[int, int], tuple[Layout, ...]]
-"""For (block, tensor) the layouts that a tensor is brought into, forms on the way included."""
+"""(block, tensor) -> the layouts into which it is converted, including intermediate ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshard:
-    """A tensor that the ops of a block read otherwise than it was made.
+    """A tensor that the ops of a block read in another layout than it was made.
 
     made      by output `output` of op `maker`;  needed  by its readers
-    forms     what it is brought into: `needed`, and forms on the way that make them cheaper
-    forward_s, backward_s  of one time;  count  times per micro-batch
+    forms     layouts made of it: `needed`, and intermediate ones that make them cheaper
+    forward_s, backward_s  seconds of one conversion;  count  conversions per micro-batch
     """
 
     tensor: int
@@ -38,14 +38,14 @@ class Reshard:
 
     @property
     def total_s(self) -> float:
-        """Of a micro-batch, both ways."""
+        """Seconds per micro-batch, forward and backward."""
         return self.count * (self.forward_s + self.backward_s)
 
 
 def reshards_of(
     graph: OpGraph, strategies: Sequence[Strategy], resharding: Resharding, chosen: Between
 ) -> tuple[Reshard, ...]:
-    """Every tensor that is read otherwise than it was made; `strategies` are of all ops."""
+    """All tensors that are read in another layout than they were made; `strategies` has all ops."""
     found = []
     for (block, t), readers in readers_of(graph).items():
         tensor = graph.tensors[t]
@@ -77,10 +77,9 @@ def reshards_of(
 
 
 def conversion_of(graph: OpGraph, reshard: Reshard, resharding: Resharding) -> Conversion:
-    """The changes as the file has them.
+    """The conversion for the file.
 
-    Changes into forms that nothing reads and nothing is made of are left out, and so are changes of
-    gradients that do not arrive.
+    Changes into unused layouts are left out, and so are changes of gradients that do not arrive.
     """
     tensor, made, needed = graph.tensors[reshard.tensor], reshard.made, reshard.needed
     forward: list[Change] = []
@@ -109,7 +108,7 @@ def conversion_of(graph: OpGraph, reshard: Reshard, resharding: Resharding) -> C
 
 
 def placed(layout: Layout) -> PlacedTensor:
-    """The layout as the file has it."""
+    """The layout for the file."""
     return PlacedTensor(forward=forward_of(layout), backward=backward_of(layout))
 
 

@@ -1,9 +1,9 @@
 """Placements of a tensor on the axes of a device mesh, forward, and of its gradient, backward.
 
 Placements are DTensor's (torch.distributed.tensor): `R` replicated, `S(d)` split along dim d, `P`
-partial sums. The gradient's placement follows from what the tensor is used for: of a tensor that
-every rank holds and uses with its own share of the work, each rank has a partial gradient. A `Flow`
-is both on one axis; a `Layout` is a flow for each axis of the mesh.
+partial sums. The gradient's placement depends on the use of the tensor: if every rank has the whole
+tensor and uses it for its share of the work, each rank has a partial gradient. A `Flow` is the pair
+of placements on one axis; a `Layout` has a flow for each axis of the mesh.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def backward_of(layout: Layout) -> tuple[str, ...]:
 
 
 def shards(placements: tuple[str, ...], sizes: tuple[int, ...], dim: int | None = None) -> int:
-    """Into how many slices the placements cut a tensor, or one dim of it.
+    """Number of slices into which the placements cut a tensor, or one dim of it.
 
     >>> shards(("S(0)", "S(1)"), (2, 4)), shards(("S(0)", "S(1)"), (2, 4), 1)
     (8, 4)
@@ -80,5 +80,5 @@ def shards(placements: tuple[str, ...], sizes: tuple[int, ...], dim: int | None 
 
 
 def shards_of_others(placements: tuple[str, ...], sizes: tuple[int, ...], axis: int) -> int:
-    """Into how many slices the axes but one cut a tensor."""
+    """Number of slices into which all axes except `axis` cut a tensor."""
     return shards((*placements[:axis], REPLICATED, *placements[axis + 1 :]), sizes)

@@ -1,12 +1,12 @@
 """The loops of an op: the dimensions along which its work can be split.
 
-A loop is an index that the op's work runs over, with the dim of each input and output that it
-indexes (None: the tensor lacks it). Cutting it over the ranks of an axis splits the tensors that
-have it; an input that lacks it is needed whole and gets a partial gradient; an output that lacks it
-is a sum over it and comes out partial. As in Alpa (Zheng et al., OSDI 2022, section 4.1, table 3:
-the loops of a batched matmul) and in DTensor's einsum rules; ops that are not listed are only run
-replicated. Ops whose tensors have fixed dims are rows of data (`_ROWS`), others functions of their
-shapes (`_RULES`).
+A loop is an index of the op's work, with the dim of each input and output that it indexes (None:
+the tensor is not indexed by it). Cutting a loop over the ranks of an axis splits the tensors that
+it indexes. An input without the index is needed whole and gets a partial gradient; an output
+without it is a sum over the index, and partial. As in Alpa (Zheng et al., OSDI 2022, section 4.1,
+table 3: the loops of a batched matmul) and in DTensor's einsum rules; ops that are not listed are
+only run replicated. Ops whose tensors have fixed dims are rows of data (`_ROWS`), others functions
+of their shapes (`_RULES`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Exchange:
 
     elements, dtype   of the full buffer
     phase             `forward` or `backward`
-    without           dims of the first input: where another axis cuts one, the buffer is as much
-                      smaller
+    without           dims of the first input: if another axis cuts one, the buffer is smaller by
+                      its ranks
     """
 
     operation: str
@@ -40,7 +40,7 @@ class Exchange:
 
     @property
     def memory_bytes(self) -> float:
-        """Of the full buffer."""
+        """Bytes of the full buffer."""
         return float(self.elements * DTYPE_BYTES[self.dtype])
 
 
@@ -51,8 +51,8 @@ class Loop:
     role       in the kernel: `b`, `m`, `n` or `k` of a matmul or convolution, `batch`, `heads` or
                `rows` of attention, `` elsewhere
     inputs, outputs   the dim of each tensor that it indexes
-    exchanged  collectives that cutting it needs inside the op
-    whole      inputs that lack it and whose gradient every rank has whole nevertheless: what is
+    exchanged  collectives inside the op, needed if the loop is cut
+    whole      inputs without the index whose gradient is whole on every rank, because they are
                added once to a sum over ranks (a bias)
     """
 
@@ -84,7 +84,7 @@ class OpCall:
 
 
 def loops_of(op: GraphOp, tensors: tuple[GraphTensor, ...]) -> tuple[Loop, ...]:
-    """Every way to cut the op; () for unknown ops."""
+    """The loops of the op; () for unknown ops."""
     call = OpCall(
         op=op,
         inputs=tuple(tensors[t] for t in op.inputs),
@@ -101,7 +101,8 @@ def loops_of(op: GraphOp, tensors: tuple[GraphTensor, ...]) -> tuple[Loop, ...]:
 
 
 def passes_partial(op: GraphOp) -> bool:
-    """Whether summands in give summands out: the op is linear in all its tensor inputs at once."""
+    """Whether the op maps partial sums to partial sums: it is linear in all its tensor inputs
+    together."""
     if op.strides or op.name in _LINEAR:
         return True
     count = len(op.inputs)
@@ -197,11 +198,11 @@ _ROWS: dict[str, tuple[_Ranks, tuple[_Row, ...]]] = {
         ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "interpolate"), _BATCH_AND_CHANNELS
     ),
 }
-"""For each function the ranks of its inputs that the rows need, and the rows."""
+"""Function -> required ranks of its inputs, and the rows."""
 
 
 def _from_rows(call: OpCall, ranks: _Ranks, rows: tuple[_Row, ...]) -> tuple[Loop, ...]:
-    """The loops of the rows; () where the inputs have other ranks."""
+    """The loops of the rows; () if the inputs have other ranks."""
     shapes = [x.shape for x in call.inputs]
     listed = [rank for rank in ranks if not isinstance(rank, EllipsisType)]
     if len(shapes) < len(listed) or (len(shapes) > len(listed) and ranks[-1] is not ...):
@@ -251,7 +252,7 @@ def _dim(entry: str, shape: tuple[int, ...], each: int) -> int | None:
 
 
 def _convolution(call: OpCall) -> tuple[Loop, ...]:
-    """x [batch, in, ...], weight [out, in / groups, ...], bias [out]."""
+    """Loops of a convolution of x [batch, in, ...], weight [out, in / groups, ...], bias [out]."""
     groups = (call.option("groups") or (1,))[0]
     rows: tuple[_Row, ...] = _CONVOLUTION
     if groups > 1:
@@ -264,7 +265,7 @@ def _convolution(call: OpCall) -> tuple[Loop, ...]:
 
 
 def _view(call: OpCall) -> tuple[Loop, ...]:
-    """Dims whose outermost part is that of a dim of the input.
+    """Loops of a view: dims whose outermost part is that of a dim of the input.
 
     Over a contiguous input a dim of n elements at stride s spans n s elements; a cut of it is a cut
     of the input's dim of equal span (its outermost part, where dims are merged or divided).
@@ -287,8 +288,8 @@ def _view(call: OpCall) -> tuple[Loop, ...]:
 
 
 def _elementwise(call: OpCall) -> tuple[Loop, ...]:
-    """One loop per dim of the (broadcast) output, without those that the op works along: the last
-    ones of a normalization, the `dim` of a concatenation, of a softmax by default the last."""
+    """One loop per dim of the (broadcast) output, except the dims that the op works along: the last
+    ones of a normalization, `dim` of a concatenation, and of a softmax `dim` or the last."""
     out, name = call.out, call.op.name
     without = call.option("dim")
     if name in _NORMS:
@@ -311,7 +312,8 @@ def _elementwise(call: OpCall) -> tuple[Loop, ...]:
 
 
 def _reduced(call: OpCall) -> tuple[Loop, ...]:
-    """A reduction: kept dims, and for sums the reduced ones, over which the output is partial."""
+    """Loops of a reduction: kept dims, and for sums the reduced dims, over which the output is
+    partial."""
     shape, out = call.inputs[0].shape, call.out
     gone = call.option("dim") or tuple(range(len(shape)))
     keeps = len(out) == len(shape)
@@ -330,7 +332,7 @@ def _reduced(call: OpCall) -> tuple[Loop, ...]:
 
 
 def _product(call: OpCall) -> tuple[Loop, ...]:
-    """[..., m, k] x [..., k, n]: as einsum, batch dims aligned from the right."""
+    """Loops of [..., m, k] x [..., k, n]: as in einsum, with batch dims aligned from the right."""
     a, b = call.inputs[0].shape, call.inputs[1].shape
     if len(a) < 2 or len(b) < 2:
         return ()
@@ -373,11 +375,11 @@ def _einsum_loops(call: OpCall, equation: str) -> tuple[Loop, ...]:
 
 
 def _rows_taken(call: OpCall) -> tuple[Loop, ...]:
-    """x[index], rows in another order: index [rows], x [any, ...].
+    """Loops of x[index], which reorders rows: index [rows], x [any, ...].
 
-    Rows of the output are cut with x whole, or with x cut too: then each rank sends what it has to
-    where it belongs, an all-to-all each way (the dispatch of experts, GShard, arXiv 2006.16668,
-    section 3.3; equal shares again). For that every rank must know who wants what: index whole.
+    The output's rows may be cut with x whole, or with x cut too. In the second case ranks exchange
+    rows by an all-to-all each way (the dispatch of experts, GShard, arXiv 2006.16668, section 3.3;
+    equal shares assumed), for which every rank needs the whole index.
     """
     shapes = [x.shape for x in call.inputs]
     if len(shapes) != 2 or len(shapes[1]) != 1 or call.out != (*shapes[1], *shapes[0][1:]):

@@ -1,7 +1,7 @@
 """Megatron's layout as a restriction of strategies, to price it next to the best one.
 
-Linear layers by columns and rows (arXiv 1909.08053, section 3), and what is between them in a
-block, normalization and residual, split along the sequence (arXiv 2205.05198, section 4.2.2).
+Linear layers are split by columns and rows (arXiv 1909.08053, section 3); normalization and
+residual between them are split along the sequence (arXiv 2205.05198, section 4.2.2).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def megatron_strategies(
     *,
     sequence_dim: int | None = 1,
 ) -> dict[int, frozenset[str]]:
-    """For each op that Megatron's layout decides, the labels of the strategies that it allows.
+    """Op -> labels of the allowed strategies, for each op that Megatron's layout determines.
 
     sizes         of the mesh; the layers are split over its last axis, the batch over one before
     kinds         last part of a layer's path -> `column`, `row`, `replicated`, `vocabulary` (a
                   table by its rows) or `experts` (grouped products by experts)
     sequence_dim  of the activations between the split layers; None: whole there
-    Raises InputError where a named layer cannot be split so.
+    Raises InputError if a named layer cannot be split in this way.
     """
     mesh = (sizes,) if isinstance(sizes, int) else sizes
     before = (sliced(0),) * (len(mesh) - 1)
@@ -58,10 +58,10 @@ def megatron_strategies(
 
 
 def megatron_kinds(graph: OpGraph) -> dict[str, str]:
-    """Which layers Megatron splits how, from the ops that read them; {} if it splits none.
+    """Layer -> kind of Megatron's split, from the ops that read it; {} if it splits none.
 
-    A linear layer whose output is added to the residual is split by rows, any other by columns,
-    a router (its output goes to a softmax or a choice of the largest) not at all.
+    A linear layer whose output is added to the residual is split by rows, any other by columns; a
+    router (its output goes to a softmax or a top-k) is not split.
     """
     readers: dict[int, list[int]] = {}
     for number, op in enumerate(graph.ops):
@@ -84,8 +84,8 @@ def megatron_kinds(graph: OpGraph) -> dict[str, str]:
 
 
 def _ends(graph: OpGraph, tensor: int, readers: Mapping[int, list[int]], layer: int) -> set[str]:
-    """What first works on a layer's output, shapes and casts aside; `residual` for a sum with what
-    was there before the layer."""
+    """Names of the first ops on a layer's output, ignoring views and casts; `residual` for a sum
+    with a tensor from before the layer."""
     found: set[str] = set()
     for number in readers.get(tensor, ()):
         op = graph.ops[number]
@@ -102,7 +102,7 @@ def _ends(graph: OpGraph, tensor: int, readers: Mapping[int, list[int]], layer: 
 
 
 def _is_vocabulary(op: GraphOp, graph: OpGraph) -> bool:
-    """A table over tokens that are given, not over positions that are counted."""
+    """Whether the op looks up input tokens in a table, rather than positions."""
     maker = graph.tensors[op.inputs[0]].producer
     return maker is None or graph.ops[maker].name == "view"
 
@@ -120,7 +120,8 @@ def _is_weighted(op: GraphOp, graph: OpGraph) -> bool:
 
 
 def _is_between(op: GraphOp, graph: OpGraph) -> bool:
-    """A norm's last op (it reads the norm's weight) or the sum of two activations."""
+    """Whether an op is a norm's last op (it reads the norm's weight) or the sum of two
+    activations."""
     if op.name in ("layer_norm", "rms_norm") or (op.name == "mul" and _is_weighted(op, graph)):
         return True
     shapes = {graph.tensors[t].shape for t in (*op.inputs, *op.outputs)}

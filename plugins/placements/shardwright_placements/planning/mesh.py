@@ -14,7 +14,7 @@ from simulator.traced.comm_cost import price_collective
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mesh:
-    """The first devices of a cluster, the last axis over neighbours (as ranks are numbered).
+    """The first devices of a cluster, with the last axis over neighbors (the order of ranks).
 
     sizes  of each axis, outermost first
     Raises InputError for a mesh of more devices than the cluster has, or with an axis of one.
@@ -37,23 +37,23 @@ class Mesh:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """`tp`, or `dp` and `tp`: names only, ops may use every axis for anything."""
+        """`tp`, or `dp` and `tp`: only names, as ops may use any axis for any dim."""
         return ("dp", "tp")[-len(self.sizes) :]
 
     @property
     def devices(self) -> int:
-        """Devices of all axes together."""
+        """Number of devices."""
         return math.prod(self.sizes)
 
     @property
     def device(self) -> Device:
-        """Where the work runs: the first device's kind."""
+        """The device type of the first device."""
         return self.cluster.device_at(0)
 
     def collective_s(self, operation: str, size_bytes: float, axis: int) -> float:
         """Seconds of a collective on one axis, all its groups at the same time.
 
-        size_bytes  the full buffer; an all-to-all is priced by what one rank holds
+        size_bytes  the full buffer; for an all-to-all, the buffer of one rank
                     (profiles.hardware.catalogue.link.LinkPoint)
         """
         held = size_bytes / self.sizes[axis] if operation == "all_to_all" else size_bytes

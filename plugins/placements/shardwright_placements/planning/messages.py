@@ -20,7 +20,8 @@ def messages_of(
     conversions: Sequence[Conversion],
     sizes: tuple[int, ...],
 ) -> tuple[Message, ...]:
-    """All collectives of one micro-batch, and of the weights' gradients once; equal ones as one."""
+    """All collectives of one micro-batch, and those of the weights' gradients; equal ones are
+    merged."""
     counts: Counter[Message] = Counter()
     for message in (
         *_resharding(graph, conversions, sizes),
@@ -82,7 +83,7 @@ def _inside(graph: OpGraph, strategies: Sequence[Strategy]) -> Iterator[Message]
 def _of_weights(
     graph: OpGraph, strategies: Sequence[Strategy], sizes: tuple[int, ...]
 ) -> Iterator[Message]:
-    """One sum on every axis where some use leaves a partial gradient, in fp32."""
+    """Gradient sums of weights: one fp32 all-reduce per axis with a partial gradient."""
     for t, layouts in weight_layouts(graph, strategies).items():
         tensor = graph.tensors[t]
         block = next(op.block for op in graph.ops if t in op.inputs)

@@ -9,8 +9,7 @@ from shardwright_placements.op_graph.op_graph import OpGraph
 
 
 def block_names(graph: OpGraph) -> dict[str, int]:
-    """What a block may be called: its class, any of its entries' paths; a class that several
-    blocks have names none of them."""
+    """Names of blocks: the class, unless several blocks have it, and the paths of the entries."""
     names: dict[str, int] = {}
     labels = [block.label for block in graph.blocks]
     for number, block in enumerate(graph.blocks):
@@ -31,9 +30,9 @@ def block_number(graph: OpGraph, name: str) -> int:
 
 
 def block_graph(graph: OpGraph, number: int) -> OpGraph:
-    """The ops of one run of a block; what enters it is what the equal block before it made.
+    """The ops of one run of a block; its inputs are the outputs of the equal block before it.
 
-    What enters from elsewhere has no maker: it is there in any form, at no cost.
+    Inputs from elsewhere have no maker: they are available in any layout at no cost.
     """
     carried = dict(graph.blocks[number].carried)
     chosen = [i for i, op in enumerate(graph.ops) if op.block == number]

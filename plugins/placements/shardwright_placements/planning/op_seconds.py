@@ -27,12 +27,12 @@ GRADIENT_BYTES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpPrice:
-    """Seconds of one run of an op forward and backward, and the bytes that it holds.
+    """Seconds of one run of an op, forward and backward, and its bytes.
 
     work_s        kernels;  inner_s  collectives inside the op
-    weight_sync_s gradients of weights that several ranks share, a micro-batch's part
-    weight_bytes  weights with all that training keeps of them;  inner_bytes  what the op saves
-                  besides tensors of the graph
+    weight_sync_s sum of gradients of shared weights, one micro-batch's part
+    weight_bytes  weights with their training states;  inner_bytes  saved by the op in addition to
+                  tensors of the graph
     """
 
     work_s: float
@@ -43,7 +43,7 @@ class OpPrice:
 
     @property
     def total_s(self) -> float:
-        """Work, collectives inside the op, gradients of weights."""
+        """Sum of the seconds."""
         return self.work_s + self.inner_s + self.weight_sync_s
 
 
@@ -58,8 +58,8 @@ def price_strategy(
 ) -> OpPrice:
     """The price of one run of the op under the strategy.
 
-    micro_batches  that share one sum of weight gradients, made once per step
-    owned  weights that count here (a weight that several ops read counts once)
+    micro_batches  number of micro-batches that share one sum of weight gradients
+    owned  weights counted for this op (a weight read by several ops counts once)
     """
     share = _held_share(op, graph, strategy, mesh)
     work = sum(
@@ -89,9 +89,9 @@ def price_strategy(
 def weight_sync_s(
     tensor: GraphTensor, layouts: Sequence[Layout], mesh: Mesh, micro_batches: int
 ) -> float:
-    """Seconds to sum a weight's gradients over ranks, a micro-batch's part.
+    """Seconds to sum a weight's gradients over ranks, one micro-batch's part.
 
-    layouts  in which it is read: a gradient that is partial in any is summed
+    layouts  in which the weight is read; a gradient that is partial in any of them is summed
     """
     elements = tensor.num_elements / shards(forward_of(layouts[0]), mesh.sizes)
     partial = [
@@ -106,18 +106,18 @@ def weight_sync_s(
 def tied_sync_s(
     tensor: GraphTensor, layouts: Sequence[Layout], mesh: Mesh, micro_batches: int
 ) -> float:
-    """The part of it that the first layout alone does not need."""
+    """The part of `weight_sync_s` that is not needed for the first layout alone."""
     alone = weight_sync_s(tensor, layouts[:1], mesh, micro_batches)
     return weight_sync_s(tensor, layouts, mesh, micro_batches) - alone
 
 
 def local_bytes(tensor: GraphTensor, placements: tuple[str, ...], mesh: Mesh) -> float:
-    """Bytes of a tensor that one rank holds."""
+    """Bytes of a tensor on one rank."""
     return tensor.memory_bytes / shards(placements, mesh.sizes)
 
 
 def _held_share(op: GraphOp, graph: OpGraph, strategy: Strategy, mesh: Mesh) -> float:
-    """Bytes of the op's inputs and outputs on one rank, as a part of all of them."""
+    """Share of the bytes of the op's inputs and outputs that are on one rank."""
     whole = held = 0.0
     tables = op.name == "embedding"
     pairs: list[tuple[int, Layout]] = [
@@ -138,7 +138,7 @@ def _held_share(op: GraphOp, graph: OpGraph, strategy: Strategy, mesh: Mesh) -> 
 
 
 def shrunk(kernel: Op, op: GraphOp, cuts: tuple[tuple[str, int], ...], share: float) -> Op:
-    """The kernel as one rank runs it."""
+    """The kernel with the shapes on one rank."""
     ranks: dict[str, int] = {}
     for role, count in cuts:
         ranks[role] = ranks.get(role, 1) * count
@@ -155,12 +155,12 @@ def shrunk(kernel: Op, op: GraphOp, cuts: tuple[tuple[str, int], ...], share: fl
 
 
 def _smallest_pass(kernel: Op) -> float:
-    """Bytes that a look-up writes (forward) or reads (backward): the table is not passed over."""
+    """Bytes that a look-up writes (forward) or reads (backward), without the rest of the table."""
     return float(min(kernel.read_bytes, kernel.written_bytes))
 
 
 def _attention(shape: AttentionShape, ranks: Mapping[str, int]) -> AttentionShape:
-    """The share of one rank; of cut rows that of the last one, which sees nearly all columns."""
+    """The attention of one rank; with cut rows, of the last rank, which has nearly all columns."""
     heads, rows = ranks.get("heads", 1), ranks.get("rows", 1)
     return replace(
         shape,
@@ -180,7 +180,7 @@ def _forward_product(op: GraphOp) -> MatmulShape | None:
 def _product(
     shape: MatmulShape, ranks: Mapping[str, int], forward: MatmulShape | None
 ) -> MatmulShape:
-    """The product with each index cut; a backward one's indices are the forward's, turned.
+    """The matmul with its cut indices; a backward's indices are the forward's, permuted.
 
     Of C[m, n] = A[m, k] B[k, n] the gradients are dA[m, k], summed over n, and dB[k, n] (or its
     transpose), summed over m.

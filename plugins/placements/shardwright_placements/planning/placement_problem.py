@@ -1,13 +1,13 @@
 """The optimization problem of op placements: nodes with strategies, node costs and edge costs.
 
-A node is an op, or the uses of a tensor: the set of layouts into which the tensor is brought for
-its readers in one block, so that a form that several readers need is made, and held, once. Repeated
-blocks share their nodes: each price counts as often as the block repeats, and what flows from a
-repeat to the next closes a loop. Costs are nanoseconds, usages bytes.
+A node is an op, or the uses of a tensor: the set of layouts into which the tensor is converted for
+its readers in one block, so that a layout needed by several readers is made and held once. Repeated
+blocks share their nodes: each price counts once per repeat, and tensors passed from a repeat to the
+next close a loop. Costs are nanoseconds, usages bytes.
 
-Memory: weights with their training states, and what ops keep for the backward, from the op that
-makes it to the backward of the first op that keeps it; what is not kept lives to its last reader.
-Time is op i forward at i and backward at 2 n - 1 - i. Gradients of activations are not counted.
+Memory: weights with their training states; tensors kept for the backward, from the op that makes
+them to the backward of the first op that keeps them; other tensors until their last reader. Op i
+runs forward at time i and backward at 2 n - 1 - i. Gradients of activations are not counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Edge = tuple[int, int, Ints]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementProblem:
-    """Ops with their strategies and prices, and tensors with the layouts that they may be in."""
+    """Ops with their strategies and prices, and tensors with their possible layouts."""
 
     graph: OpGraph
     mesh: Mesh
@@ -49,7 +49,7 @@ class PlacementProblem:
     resharding: Resharding
 
     def strategy_graph(self, memory_limit_bytes: float | None = None) -> StrategyGraph:
-        """The nodes: ops first, then uses."""
+        """The problem as a graph of nodes: ops first, then uses."""
         graph, last = self.graph, 2 * len(self.graph.ops)
         costs, usages, intervals = [], [], []
         for number, prices in enumerate(self.prices):
@@ -91,7 +91,7 @@ class PlacementProblem:
         return (begin, 2 * len(ops) - min(keepers))
 
     def _uses_edges(self) -> Iterator[_Edge]:
-        """From makers to the layouts that a tensor is brought into, and from those to readers."""
+        """Edges from makers to a tensor's layouts, and from these to readers."""
         graph = self.graph
         for node, uses in enumerate(self.uses, start=len(graph.ops)):
             tensor = graph.tensors[uses.tensor]
@@ -125,9 +125,10 @@ class PlacementProblem:
                 yield node, reader, np.array(table, dtype=np.int64)
 
     def _tied_edges(self) -> Iterator[_Edge]:
-        """Ops that read the same weight hold it alike; one sum of gradients serves all of them.
+        """Edges between ops that read the same weight, which must have it in the same layout; they
+        share one sum of gradients.
 
-        The first one's price has that sum if its gradient is partial.
+        The sum is part of the first op's price if its gradient is partial.
         """
         first: dict[int, int] = {}
         for op, call in enumerate(self.graph.ops):
@@ -161,8 +162,8 @@ def build_problem(
 ) -> PlacementProblem:
     """The problem of all blocks of the graph on the mesh.
 
-    micro_batches  that share one sum of weight gradients
-    allowed  for ops by number, the labels of strategies to keep (to price a given layout)
+    micro_batches  number of micro-batches that share one sum of weight gradients
+    allowed  op number -> labels of strategies to keep (to price a given layout)
     """
     strategies, prices, owned = [], [], set[int]()
     for number, op in enumerate(graph.ops):

@@ -3,14 +3,14 @@
 On one axis: S to R is an all-gather, P to R an all-reduce, P to S a reduce-scatter, S to another S
 an all-to-all; R to S is a slice and anything to P a padding with zeros, both free of communication
 (DTensor's redistribute, torch.distributed.tensor documentation). Prices are the simulator's
-(traced/comm_cost.py). On several axes one axis changes at a time, on the slices that the others
-leave, in the order that costs least; so too on one axis where a way round costs less. Of axes that
-split the same dim the inner ones cut what the outer ones left (DTensor's order of shards), so only
-the innermost of them can change by itself.
+(traced/comm_cost.py). On several axes one axis changes at a time, on the slices left by the others,
+in the cheapest order; a change on one axis may take a cheaper detour. If several axes split the
+same dim, the inner ones cut the slices of the outer ones (DTensor's order of shards), so only the
+innermost can change by itself.
 
-A tensor that is used in several forms is converted into each from the cheapest that is there
-already; gradients that arrive in several forms are summed form by form on the way back. Both are
-the least arborescence over the forms, found by trying orders. Copies on the device are not counted.
+A tensor used in several layouts is converted into each from the cheapest existing one; gradients
+that arrive in several layouts are summed one by one on the way back. Both are a minimum
+arborescence over the layouts, found by trying orders. Copies on the device are not counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shardwright_placements.sharding_file import Change, Placements, split_dim
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Least seconds between every two forms, and the first form on the way, by numbers of forms."""
+    """Least seconds between every two layouts, and the first layout on the way, by index."""
 
     forms: tuple[Placements, ...]
     index: dict[Placements, int]
@@ -46,7 +46,7 @@ class _Table:
     next_form: NDArray[np.intp]
 
     def way(self, before: int, after: int) -> tuple[Placements, ...]:
-        """The forms after each single change from one form to another."""
+        """The layouts after each single change on the way from one layout to another."""
         steps = []
         while before != after:
             before = int(self.next_form[before, after])
@@ -55,7 +55,7 @@ class _Table:
 
 
 def operation_between(before: str, after: str) -> str | None:
-    """The collective that changes one axis, None where nothing is sent.
+    """The collective that changes one axis, None if nothing is sent.
 
     >>> operation_between("P", "S(0)"), operation_between("R", "S(0)")
     ('reduce_scatter', None)
@@ -68,7 +68,7 @@ def operation_between(before: str, after: str) -> str | None:
 
 
 def is_innermost(before: Placements, after: Placements, axis: int) -> bool:
-    """Whether no inner axis splits the dims that a change on this axis begins or ends to split.
+    """Whether no inner axis splits a dim that this axis splits before or after the change.
 
     >>> is_innermost(("S(0)", "S(0)"), ("R", "S(0)"), 0)
     False
@@ -78,7 +78,7 @@ def is_innermost(before: Placements, after: Placements, axis: int) -> bool:
 
 
 def forms_of(tensor: GraphTensor, sizes: tuple[int, ...]) -> tuple[Placements, ...]:
-    """Every placement of a tensor whose dims are cut evenly."""
+    """All placements of a tensor with evenly cut dims."""
     dims = [split(d) for d in range(len(tensor.shape))]
     one = (REPLICATED, PARTIAL, *dims)
     return tuple(
@@ -89,7 +89,7 @@ def forms_of(tensor: GraphTensor, sizes: tuple[int, ...]) -> tuple[Placements, .
 
 
 class Resharding:
-    """Prices on one mesh, remembered."""
+    """Prices of layout changes on one mesh, cached."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -99,21 +99,21 @@ class Resharding:
     def one_way_seconds(
         self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], *, back: bool
     ) -> float:
-        """Seconds to bring a tensor that is made in one layout into all that it is used in; back:
-        to sum the gradients of all uses in the layout that the maker needs."""
+        """Seconds to convert a tensor from the layout `made` to all layouts `used`; with `back`, to
+        sum the gradients of all uses in the maker's layout."""
         if back and not tensor.needs_gradient:
             return 0.0
         return self._fan(tensor, made, used, back).seconds
 
     def total_seconds(self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...]) -> float:
-        """Both ways."""
+        """Seconds forward and backward."""
         return sum(self.one_way_seconds(tensor, made, used, back=back) for back in (False, True))
 
     def changes(
         self, tensor: GraphTensor, made: Layout, used: tuple[Layout, ...], *, back: bool
     ) -> tuple[Change, ...]:
-        """What `one_way_seconds` is the price of, in order; back: each gradient into the form that
-        it is summed in."""
+        """The changes priced by `one_way_seconds`, in order; with `back`, each gradient into the
+        layout in which it is summed."""
         if back and not tensor.needs_gradient:
             return ()
         table, fan = self._table(tensor), self._fan(tensor, made, used, back)
@@ -140,7 +140,7 @@ class Resharding:
         return found
 
     def _table(self, tensor: GraphTensor) -> _Table:
-        """By Floyd and Warshall over single changes."""
+        """The table of a tensor, by Floyd-Warshall over single changes."""
         key = (tensor.shape, tensor.dtype)
         if key not in self._tables:
             forms = forms_of(tensor, self.mesh.sizes)
@@ -164,7 +164,7 @@ class Resharding:
         return self._tables[key]
 
     def _change(self, full_bytes: float, before: Placements, after: Placements) -> float:
-        """A change of one axis, infinite where more than one differs."""
+        """Seconds to change one axis; infinite if more than one differs."""
         differing = [axis for axis, (x, y) in enumerate(zip(before, after, strict=True)) if x != y]
         if not differing:
             return 0.0
@@ -180,14 +180,14 @@ class Resharding:
 
 @dataclass(frozen=True, slots=True)
 class _Fan:
-    """Seconds, and (form that is there, form that is made of it) in order."""
+    """Seconds, and pairs (existing layout, layout made of it) in order."""
 
     seconds: float
     branches: tuple[tuple[int, int], ...]
 
 
 def _arborescence(table: NDArray[np.float64], root: int, targets: list[int]) -> _Fan:
-    """The least cost of reaching all targets from the root, each from one that is there."""
+    """The least cost of reaching all targets from the root, each from an existing layout."""
     best = _Fan(float("inf"), ())
     for order in itertools.permutations(targets):
         there, cost, branches = [root], 0.0, []

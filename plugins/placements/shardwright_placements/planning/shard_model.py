@@ -33,13 +33,13 @@ _SOURCES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardQuestion:
-    """What is asked.
+    """The input of `shard`.
 
-    graph          of the whole model;  model, model_hash  what it was traced from
+    graph          of the whole model;  model, model_hash  source of the trace
     block          class or path of a block, "" for the whole model
-    mesh_sizes     outermost first, the last axis over neighbours
-    memory_limit_bytes  of a device; None: what the device gives
-    micro_batches  that share one sum of weight gradients
+    mesh_sizes     outermost first, the last axis over neighbors
+    memory_limit_bytes  of a device; None: the device's memory
+    micro_batches  number of micro-batches that share one sum of weight gradients
     """
 
     graph: OpGraph
@@ -58,10 +58,10 @@ class ShardQuestion:
 
 
 def shard_model(question: ShardQuestion) -> OpShardingFile:
-    """The answer as a file, with Megatron's layout beside it; infeasible is an answer too.
+    """The answer as a file, compared with Megatron's layout; infeasible is an answer too.
 
-    Raises UnknownNameError for a block that is not there, InputError for a mesh that the cluster
-    cannot hold or that divides nothing.
+    Raises UnknownNameError for an unknown block, InputError for a mesh that is larger than the
+    cluster or divides no tensor.
     """
     begin = time.perf_counter()
     if not question.cluster.homogeneous:
@@ -133,7 +133,7 @@ def shard_model(question: ShardQuestion) -> OpShardingFile:
 
 
 def check_divides(graph: OpGraph, sizes: tuple[int, ...]) -> None:
-    """Raises InputError where an axis divides no dim of any tensor that is worked on."""
+    """Raises InputError if an axis divides no dim of any tensor."""
     lengths = {
         n for op in graph.ops for t in (*op.inputs, *op.outputs) for n in graph.tensors[t].shape
     }
@@ -153,7 +153,8 @@ def check_divides(graph: OpGraph, sizes: tuple[int, ...]) -> None:
 def hand_plan(
     graph: OpGraph, mesh: Mesh, micro_batches: int, time_limit_s: float
 ) -> tuple[ShardingCost | None, str]:
-    """Megatron's layout on the same cost model, what it leaves open chosen best; or why not."""
+    """The price of Megatron's layout on the same cost model, with the best choice for the rest; or
+    why there is none."""
     kinds = megatron_kinds(graph)
     if not kinds:
         return None, "it splits pairs of linear layers, and here are none"
@@ -181,7 +182,8 @@ def _what_binds(free: OpSharding, limit: float) -> str:
 def _relaxations(
     graph: OpGraph, mesh: Mesh, free: OpSharding, limit: float, micro_batches: int
 ) -> Iterator[tuple[str, OpSharding]]:
-    """The least memory by bisection, and the fewest devices of the last axis, that were found."""
+    """Changes that make a solution possible: the least memory, by bisection, and the fewest devices
+    of the last axis."""
 
     def within(bytes_: float, on: Mesh) -> OpSharding:
         return shard_ops(

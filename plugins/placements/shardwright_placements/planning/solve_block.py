@@ -43,9 +43,9 @@ class PlacedOp:
 class OpSharding:
     """Placements of every op of the graph's distinct blocks; all repeats of a block share them.
 
-    cost    of one micro-batch, summed over ops and messages: nothing overlaps; memory is the
-            highest at any moment, on each device. None if nothing was found
-    between the layouts that tensors are brought into
+    cost    of one micro-batch, summed over ops and messages without overlap; memory is the peak of
+            each device. None if nothing was found
+    between the layouts into which tensors are converted
     """
 
     status: Status
@@ -57,12 +57,12 @@ class OpSharding:
 
     @property
     def seconds(self) -> float:
-        """Of a micro-batch, infinite if nothing was found."""
+        """Seconds of a micro-batch, infinite if nothing was found."""
         return math.inf if self.cost is None else self.cost.seconds
 
     @property
     def memory_bytes(self) -> float:
-        """On each device, 0 if nothing was found."""
+        """Peak bytes of each device, 0 if nothing was found."""
         return 0.0 if self.cost is None else self.cost.memory_bytes
 
 
@@ -77,7 +77,7 @@ def shard_ops(
 ) -> OpSharding:
     """The cheapest placements of the graph's ops on the mesh within the memory of a device.
 
-    micro_batches that share one sum of weight gradients;  time_limit_s  of the search
+    micro_batches number sharing one sum of weight gradients;  time_limit_s  of the search
     allowed       for ops by number, the labels of strategies to keep
     Raises InputError for a limit that is not above 0 and where `allowed` leaves an op none.
     """
@@ -133,7 +133,7 @@ def _answer(
 
 
 def _tied_sync_s(problem: PlacementProblem, ops: tuple[PlacedOp, ...]) -> float:
-    """Sums of gradients that are partial in another op's use of a weight than the first's."""
+    """Seconds of gradient sums that are partial only in a later op's use of a weight."""
     graph, total = problem.graph, 0.0
     for t, layouts in weight_layouts(graph, [placed.strategy for placed in ops]).items():
         first = next(placed for placed in ops if t in placed.op.inputs)

@@ -1,7 +1,7 @@
 """The strategies of an op: placements of its inputs and outputs on every axis, and its local work.
 
-On one axis an op runs whole on every rank, cut along one of its loops (loops.py), or, where it is
-linear, on summands. On a mesh of two axes a strategy is a choice for each.
+On one axis an op runs whole on every rank, cut along one of its loops (loops.py) or, if it is
+linear, on partial sums. On a mesh of two axes a strategy is a choice for each axis.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Choice:
 
 
 def strategies_of(op: GraphOp, graph: OpGraph, sizes: tuple[int, ...]) -> tuple[Strategy, ...]:
-    """Every strategy of the op on a mesh with axes of these sizes, whole first.
+    """All strategies of the op on a mesh with axes of these sizes, the whole one first.
 
     Dims are cut evenly: a loop whose dim the ranks do not divide is left out.
     """
@@ -110,7 +110,7 @@ def _choices(op: GraphOp, graph: OpGraph) -> tuple[_Choice, ...]:
 def _combined(
     op: GraphOp, graph: OpGraph, sizes: tuple[int, ...], choices: tuple[_Choice, ...]
 ) -> Strategy | None:
-    """The strategy of one choice per axis, None where a dim cannot be cut so often, or not so."""
+    """The strategy made of one choice per axis, None if the cuts cannot be combined."""
     if not all(_nest(a, b) for a, b in itertools.combinations(choices, 2)):
         return None
     inputs = tuple(tuple(c.inputs[i] for c in choices) for i in range(len(op.inputs)))
@@ -134,11 +134,11 @@ def _combined(
 
 
 def _nest(outer: _Choice, inner: _Choice) -> bool:
-    """Whether two cuts of one dim on two axes leave every rank with parts that belong together.
+    """Whether two cuts of one dim on two axes give every rank matching parts of all tensors.
 
-    Slices nest: the inner axis cuts what the outer one left. A tensor that only the inner one cuts
-    would be cut elsewhere than one that both cut (queries by both, keys by the inner axis: the keys
-    of other heads). Rows are exchanged on one axis alone.
+    Slices nest: the inner axis cuts the slices of the outer one. A tensor cut by the inner axis
+    only has other slices than one cut by both (queries by both, keys by the inner axis: keys of
+    other heads). Rows are exchanged on one axis only.
     """
     if outer.loop is None or inner.loop is None:
         return True

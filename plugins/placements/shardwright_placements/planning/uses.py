@@ -18,7 +18,7 @@ MOST_FORMS = {1: 4, 2: 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
-    """A tensor as the ops of one block read it.
+    """The readers of a tensor in one block.
 
     made    (op that makes it, which of its outputs, how often per step) for each maker; the first
             repeat of a block may read another op's output than the ones after it
@@ -37,9 +37,9 @@ class Uses:
 def uses_of(
     graph: OpGraph, strategies: Sequence[tuple[Strategy, ...]], most: int
 ) -> tuple[Uses, ...]:
-    """Every tensor that is read, per block that reads it; inputs that any rank can load, left out.
+    """The uses of every tensor, per block, except inputs that any rank can load.
 
-    Tokens, and whatever else has no maker and no gradient, are there in every form at no cost.
+    Tensors without maker and gradient, such as tokens, are available in every layout at no cost.
     """
     kept_storages: set[tuple[int, int]] = set()
     found = []
@@ -96,7 +96,7 @@ def makers_of(graph: OpGraph, block: int, t: int) -> tuple[tuple[int, int, int],
 
 
 def layouts_read(graph: OpGraph, op: int, strategy: Strategy, t: int) -> tuple[Layout, ...]:
-    """The layouts in which a strategy reads a tensor (twice where an op reads it twice)."""
+    """The layouts in which a strategy reads a tensor (twice if the op reads it twice)."""
     numbers = graph.ops[op].inputs
     return tuple(
         dict.fromkeys(layout for n, layout in zip(numbers, strategy.inputs, strict=True) if n == t)

@@ -30,10 +30,11 @@ Key = tuple[str, str, str]
 
 
 class CollectiveCount(CommDebugMode):
-    """Torch's own counter with bytes and axes beside it.
+    """Torch's counter of collectives, extended by bytes and axes.
 
-    counts, sizes_bytes   by phase, kind and axis, of full buffers: what one rank puts in, times the
-    ranks where they gather or exchange. Inside `beside(name)` collectives are of no plan.
+    counts, sizes_bytes   by phase, kind and axis, of full buffers: one rank's input, times the
+                          ranks for gathers and exchanges. Collectives inside `beside(name)` are not
+                          part of the plan.
     """
 
     def __init__(self, mesh: DeviceMesh, names: tuple[str, ...]) -> None:
@@ -54,7 +55,7 @@ class CollectiveCount(CommDebugMode):
 
     @contextmanager
     def beside(self, name: str) -> Iterator[None]:
-        """What happens inside is counted under this name only."""
+        """Context in which collectives are counted under this name only."""
         before, self._beside = self._beside, name
         try:
             yield
@@ -86,12 +87,12 @@ class CollectiveCount(CommDebugMode):
         self.sizes_bytes[key] += size_bytes
 
     def torch_total(self) -> int:
-        """How many collectives CommDebugMode itself has counted."""
+        """Number of collectives counted by CommDebugMode itself."""
         return int(self.get_total_counts())
 
 
 def _sent(name: str, args: tuple[Any, ...]) -> Tensor:
-    """The buffer that the rank puts in: the second argument of c10d's base calls."""
+    """The rank's input buffer: the second argument of c10d's base calls."""
     is_base = name in ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_")
     sent: Any = args[1] if is_base else args[0]
     first: Tensor = sent[0] if isinstance(sent, (list, tuple)) else sent
@@ -99,7 +100,7 @@ def _sent(name: str, args: tuple[Any, ...]) -> Tensor:
 
 
 def _group_name(args: tuple[Any, ...], known: Mapping[str, object]) -> str:
-    """Of the group among the arguments: named, or boxed as the dispatcher passes it."""
+    """Name of the group among the arguments: given by name, or boxed by the dispatcher."""
     for x in args:
         name = x if isinstance(x, str) else getattr(_unboxed(x), "group_name", "")
         if name in known:

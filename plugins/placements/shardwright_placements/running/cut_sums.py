@@ -20,10 +20,10 @@ class _Once(torch.autograd.Function):
 
 
 def once(x: Tensor, counts: bool) -> Tensor:
-    """x where it counts and zeros elsewhere; its gradient is the whole one on every rank.
+    """x on the rank where it counts, zeros elsewhere; the gradient is whole on every rank.
 
-    For what is added to a sum over ranks: each rank has the gradient of the sum, and with it that
-    of x, without a message.
+    For a tensor added to a sum over ranks: each rank has the gradient of the sum, and so that of x,
+    without a message.
     """
     made: Tensor = _Once.apply(x, counts)  # type: ignore[no-untyped-call] # torch's
     return made
@@ -32,7 +32,7 @@ def once(x: Tensor, counts: bool) -> Tensor:
 class _ClassParallelLoss(torch.autograd.Function):
     """Mean cross entropy of logits whose classes are cut over ranks.
 
-    Maximum, sum of exponentials and target logit are combined, nothing on the way back
+    Maximum, sum of exponentials and target logit are all-reduced; the backward sends nothing
     (Megatron-LM, arXiv 1909.08053, section 3; vocab_parallel_cross_entropy).
     """
 

@@ -32,8 +32,8 @@ def run_sharding(
 ) -> ShardedRun:
     """Run the placements in a file on this machine and compare them with one process.
 
-    announce  told of the command once nothing is left that refuses it
-    Raises MismatchError where the file is for another number of processes or holds no placements,
+    announce  called with the command after all checks
+    Raises MismatchError if the file is for another number of processes or has no placements,
     RunError with the first failing rank's message.
     """
     answer = read_document(path, OpShardingFile, schema=OP_SHARDING_SCHEMA)

@@ -1,9 +1,9 @@
 """Run an op on a rank's parts: the op itself, and special cases that need more.
 
-Most calls are made as they are on local tensors: the planner cuts them only along dims over which
-they are independent or linear. The others are listed in KERNELS: shapes in arguments, biases that
-count once, means, look-ups in a part of a table, losses over a part of the classes, attention with
-a part of the heads or rows, normalisation over a batch that is cut, experts.
+Most calls run unchanged on local tensors, because the planner cuts them only along dims over which
+they are independent or linear. KERNELS has the others: shapes in arguments, biases that count once,
+means, look-ups in a part of a table, losses over a part of the classes, attention with a part of
+the heads or rows, normalization over a cut batch, experts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LocalCall:
 
     tensors   the parts in the order of the arguments;  inputs, outputs  their layouts
     shapes    of the whole inputs;  made  of the whole outputs
-    aside     a context in which collectives are counted beside the plan
+    aside     a context whose collectives are counted separately from the plan
     """
 
     name: str
@@ -97,7 +97,7 @@ def _mean(call: LocalCall) -> Tensor:
 
 
 def _counted(call: LocalCall) -> Tensor:
-    """A histogram; torch has none of whole numbers on CPUs."""
+    """A histogram; torch has none for integers on CPUs."""
     x = call.tensors[0]
     made: Tensor = call.function(x.float(), *call.args[1:], **call.kwargs)
     return made.to(x.dtype)
@@ -107,7 +107,7 @@ def _counted(call: LocalCall) -> Tensor:
 
 
 def _bias(call: LocalCall, index: int) -> Tensor:
-    """The bias where it counts: of a sum over ranks, on the first of them."""
+    """The bias; in a sum over ranks, only on the first of them."""
     axes = tuple(a for a in call.summed_axes() if call.inputs[index].forward[a] == REPLICATED)
     if not axes:
         return call.tensors[index]
@@ -270,4 +270,4 @@ KERNELS: dict[str, Callable[[LocalCall], Any]] = {
     "batch_norm": _batch_norm,
     "__getitem__": _rows_taken,
 }
-"""What is more than the model's own call on parts; a new one is one line here."""
+"""Calls that need more than the model's own call on local tensors; a new one is one line here."""

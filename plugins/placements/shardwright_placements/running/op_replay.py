@@ -1,9 +1,9 @@
 """Run a model op by op in the placements of a file, each op on a rank's parts.
 
-The traced calls are made again in their order (op_graphs/op_calls.py). What an op reads is
-brought into the layouts that the file says, what it makes is checked to be the part that the file
-says. Weights are DTensors in their planned placements; each op works on plain local tensors, so
-that torch chooses no placements of its own.
+The traced calls are replayed in order (op_graph/op_calls.py). The inputs of an op are converted to
+the layouts in the file, and its outputs are checked against them. Weights are DTensors in their
+planned placements; each op works on plain local tensors, so that torch chooses no placements
+itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class _Made:
 
 @dataclass(slots=True)
 class _Scope:
-    """One run of a block: the tensors that it made, and what stands in for those of the held one.
+    """One run of a block: the tensors that it made, and the replacements for those of the stored
+    block.
 
     prefix   (path of the held block, path of this one)
     """
@@ -59,7 +60,7 @@ class _Scope:
 
 
 def check_program(program: Program, answer: OpShardingFile) -> None:
-    """Raises MismatchError where the trace on this machine is not the one that was planned."""
+    """Raises MismatchError if the trace on this machine differs from the planned one."""
     graph = program.graph
     if len(graph.ops) != len(answer.calls):
         raise MismatchError(
@@ -79,7 +80,7 @@ def check_program(program: Program, answer: OpShardingFile) -> None:
 class Replay:
     """A model's weights on the mesh, and its forward pass on them.
 
-    gradients() is of the last backward pass, in the weights' placements.
+    `gradients` has those of the last backward pass, in the weights' placements.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Replay:
         return self.leaves[key]
 
     def gradients(self) -> dict[str, DTensor]:
-        """Of each weight, summed over ranks where they are partial, in the weight's placements."""
+        """The gradient of each weight, summed over ranks if partial, in the weight's placements."""
         found: dict[str, DTensor] = {}
         for name, weight in self.weights.items():
             arrived = {
@@ -167,7 +168,7 @@ class Replay:
     def _summed(
         self, arrived: dict[Placements, Tensor], shape: tuple[int, ...], held: Placements
     ) -> Tensor:
-        """One sum over ranks on every axis where some use leaves a partial gradient."""
+        """The gradient, with one sum over ranks on every axis where some use left it partial."""
         partial = tuple(
             PARTIAL if any(form[axis] == PARTIAL for form in arrived) else placement
             for axis, placement in enumerate(held)
@@ -199,7 +200,7 @@ class Replay:
     # --- the forward pass ---------------------------------------------------------------------
 
     def forward(self) -> Tensor:
-        """The loss as this rank has it: whole, or its part of a sum."""
+        """Run the forward pass; returns this rank's loss: whole, or its part of a sum."""
         self.outer = _Scope()
         for step in self.program.steps:
             if isinstance(step, Repeat):
@@ -217,7 +218,7 @@ class Replay:
         return self.outer.made[number]
 
     def seed(self) -> Tensor:
-        """What the backward pass begins with: 1, or a summand of it."""
+        """The initial gradient of the backward pass: 1, or this rank's part of it."""
         loss = self.value(self.last)
         backward = self.answer.calls[loss.op].outputs[loss.output].backward
         return torch.ones_like(loss.local) * float(self.position.is_first(backward))
@@ -353,7 +354,7 @@ def _renamed(name: str, prefix: tuple[str, str]) -> str:
 
 
 def _aliases(module: nn.Module) -> dict[str, str]:
-    """Every name of a parameter -> its first one; tied weights have several."""
+    """Name of a parameter -> its first name; tied weights have several."""
     first: dict[int, str] = {}
     found: dict[str, str] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):

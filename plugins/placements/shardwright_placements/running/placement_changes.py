@@ -1,8 +1,8 @@
 """Apply the planned changes of placements with DTensor, forward and backward.
 
-DTensor's own way between two placements may be another than the planned one, so every step changes
-one axis and is asked for by itself. What DTensor refuses or does otherwise is done here: anything
-to partial sums is a padding with zeros (it refuses), and one split to another an all-to-all (on CPU
+DTensor may choose other steps between two placements than planned, so every step changes one axis
+in a separate call. Changes that DTensor refuses or does differently are done here: any placement to
+partial sums by padding with zeros (refused), and one split to another by an all-to-all (on CPU
 meshes it gathers and slices; torch/distributed/tensor/_collective_utils.py, shard_dim_alltoall).
 """
 
@@ -69,7 +69,7 @@ def _padded(
     position: Position,
     axis: int,
 ) -> Tensor:
-    """Summands: zeros where the rank holds nothing."""
+    """Partial sums: zeros outside of the rank's part."""
     if dim is None:
         return local if position.coordinates[axis] == 0 else torch.zeros_like(local)
     wide = local.new_zeros(position.local_shape(after, shape))
@@ -87,7 +87,7 @@ def _exchanged(local: Tensor, old: int, new: int, position: Position, axis: int)
 
 
 class _Fan(torch.autograd.Function):
-    """A tensor brought into all layouts that are read; its gradients summed on the way back."""
+    """Converts a tensor into all read layouts; its backward sums the gradients."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, plan: Conversion, shape: Any, position: Any) -> Any:
@@ -126,7 +126,7 @@ def _add(sums: dict[Placements, Tensor], form: Placements, gradient: Tensor | No
 def fan_out(
     local: Tensor, plan: Conversion, shape: tuple[int, ...], position: Position
 ) -> dict[PlacedTensor, Tensor]:
-    """The tensor in every layout that the ops of a block read it in, connected for autograd."""
+    """The tensor in every layout read by the ops of a block, connected for autograd."""
     if local.requires_grad:
         made = _Fan.apply(local, plan, shape, position)  # type: ignore[no-untyped-call] # torch's
         return dict(zip(plan.used, made, strict=True))

@@ -1,8 +1,8 @@
 """Exchange of rows between ranks: dispatch of experts, and products with groups of unequal size.
 
 Placements split rows evenly; routing does not. The product of experts therefore moves rows at the
-borders to the ranks that hold their experts and back. Those messages are not of the plan, which
-takes routing to be balanced, and are counted beside it.
+borders to the ranks of their experts and back. The plan assumes balanced routing, so these messages
+are not part of it and are counted separately.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _all_to_all(x: Tensor, sent: list[int], received: list[int], group: Any) -> 
 
 
 class _Moved(torch.autograd.Function):
-    """Rows sent to where they belong; their gradients come back the same way."""
+    """Sends rows to their ranks; the backward sends their gradients back."""
 
     @staticmethod
     def forward(
@@ -88,8 +88,8 @@ def balanced_product(
     axes: tuple[int, ...],
     aside: Aside,
 ) -> Tensor:
-    """The grouped product where rows and experts are split evenly on the axes: rows go to their
-    experts' rank and come back to their place."""
+    """The grouped product with rows and experts split evenly on the axes: rows are sent to their
+    experts' ranks and back."""
     ranks, own = 1, 0
     for axis in axes:
         own = own * position.sizes[axis] + position.coordinates[axis]

@@ -41,7 +41,7 @@ from shardwright_placements.sharding_file import (
 
 
 def main() -> None:
-    """Run the rank; the exit status tells torchrun whether it failed."""
+    """Run the rank; the exit status reports failure to torchrun."""
     parser = argparse.ArgumentParser(prog="python -m shardwright_placements.running.shard_check")
     parser.add_argument("file", help="a file of `shardwright shard`")
     parser.add_argument("--model", default="")
@@ -89,10 +89,10 @@ def run_sharded(
     steps: int = 0,
     program: Program | None = None,
 ) -> ShardedRun:
-    """One micro-batch in fp32 on the mesh, compared with this process alone; every rank calls it.
+    """Run one micro-batch in fp32 on the mesh and compare it with one process; a collective.
 
-    steps  further passes whose wall time is taken
-    Raises MismatchError where the file is not of this model.
+    steps  additional passes for the wall time
+    Raises MismatchError if the file is for another model.
     """
     built = build_model(
         spec,
@@ -149,7 +149,7 @@ def run_sharded(
 
 
 def _outputs(replay: Replay) -> list[Tensor | None]:
-    """What the model returns, gathered; None for what no op made."""
+    """The model's outputs, gathered; None for outputs made by no op."""
     return [
         replay.whole(t) if t >= 0 and replay.program.graph.tensors[t].needs_gradient else None
         for t in replay.program.outputs
@@ -168,7 +168,7 @@ def _timed(replay: Replay) -> float:
 
 
 def _reference(built: BuiltModel) -> tuple[float, list[Tensor], dict[str, Tensor]]:
-    """The unsplit model as it is, in this process."""
+    """Outputs, loss and gradients of the unsplit model in this process."""
     output = built.call(built.module, *built.args)
     loss = built.loss_fn(output, built.targets)
     loss.backward()
@@ -178,8 +178,8 @@ def _reference(built: BuiltModel) -> tuple[float, list[Tensor], dict[str, Tensor
 
 
 def _worst(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> tuple[float, str]:
-    """Largest error of a gradient by its own norm, or a millionth of the whole gradient's where
-    it is zero but for rounding (as in executor/check.py)."""
+    """Largest relative error of a gradient: over its norm or, if it is zero except for rounding,
+    over a millionth of the whole gradient's norm (as in executor/check.py)."""
     whole = sum(float(g.double().norm()) ** 2 for g in wanted.values()) ** 0.5
     worst, worst_name = 0.0, ""
     for name, right in wanted.items():
@@ -201,7 +201,7 @@ def _compared(answer: OpShardingFile, count: CollectiveCount) -> tuple[CountedMe
         planned_bytes[key] += message.count * message.elements * width
     sizes: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(sizes, dict(count.sizes_bytes))
-    # What ranks send in an exchange of rows differs; all of them together send the whole buffer.
+    # Ranks send different amounts in an exchange of rows; together they send the whole buffer.
     mean = {key: sum(s.get(key, 0) for s in sizes) / len(sizes) for key in count.sizes_bytes}
     return tuple(
         CountedMessages(

@@ -28,21 +28,21 @@ from shardwright_placements.strategy_graph.problem import (
 )
 
 Tables = dict[tuple[int, int], Ints]
-"""By pair of nodes, the lower one first, their costs; FORBIDDEN at most."""
+"""(lower node, higher node) -> table of costs, at most FORBIDDEN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contraction:
-    """A smaller problem and how its nodes decide those of the original one."""
+    """A smaller problem, and the mapping from its nodes to those of the original one."""
 
     problem: StrategyGraph
     group: Ints
-    """`[original nodes]`: the node of `problem` that decides each."""
+    """`[original nodes]` the node of `problem` that determines each."""
     strategy: tuple[Ints, ...]
-    """For each original node its strategy, by strategy of its group."""
+    """Per original node: its strategy for each strategy of its group."""
 
     def expand(self, strategies: Strategies) -> Strategies:
-        """A choice for the original nodes from one for `problem`."""
+        """The choice for the original nodes that corresponds to one for `problem`."""
         return tuple(
             int(own[strategies[g]])
             for own, g in zip(self.strategy, self.group.tolist(), strict=True)
@@ -52,7 +52,7 @@ class Contraction:
 def contract(problem: StrategyGraph) -> Contraction | None:
     """The contracted problem; None if forbidden costs leave no choice.
 
-    A strategy of which one tensor alone exceeds the memory limit counts as forbidden.
+    A strategy with a tensor larger than the memory limit counts as forbidden.
     """
     costs = [np.minimum(values, FORBIDDEN) for values in problem.node_costs]
     begins, ends = problem.intervals[:, 0], problem.intervals[:, 1]
@@ -110,7 +110,7 @@ def contract(problem: StrategyGraph) -> Contraction | None:
 
 
 def _summed(tables: Iterable[tuple[int, int, Ints]]) -> Tables:
-    """Each pair of nodes once, lower node first; tables that are zero everywhere are left out."""
+    """One table per pair of nodes, lower node first; tables of zeros are left out."""
     found: Tables = {}
     for u, v, table in tables:
         key, oriented = ((u, v), table) if u < v else ((v, u), table.T)
@@ -119,7 +119,7 @@ def _summed(tables: Iterable[tuple[int, int, Ints]]) -> Tables:
 
 
 def _arc_consistent(costs: list[Ints], tables: Tables) -> list[Ints] | None:
-    """The strategies of each node that are left; None if a node has none."""
+    """The remaining strategies of each node; None if a node has none."""
     alive = [values < FORBIDDEN for values in costs]
     allowed = {pair: t < FORBIDDEN for pair, t in tables.items() if t.max() >= FORBIDDEN}
     near: list[list[tuple[int, int]]] = [[] for _ in costs]
@@ -143,7 +143,7 @@ def _arc_consistent(costs: list[Ints], tables: Tables) -> list[Ints] | None:
 
 
 def _matched(costs: list[Ints], tables: Tables) -> tuple[Ints, list[Ints]]:
-    """For each node the node that it is merged into, and its strategy by that node's strategy."""
+    """For each node: the node that it is merged into, and its strategy for each of that node's."""
     near: dict[int, list[tuple[int, Ints]]] = {}
     for (u, v), table in tables.items():
         allowed = table < FORBIDDEN
@@ -172,9 +172,9 @@ def _matched(costs: list[Ints], tables: Tables) -> tuple[Ints, list[Ints]]:
 def _merge(
     costs: list[Ints], tables: Tables, number: Ints, partner: list[Ints]
 ) -> tuple[list[Ints], Tables]:
-    """Costs of groups and tables between them; `number` is the group of each node.
+    """Costs of groups, and tables between them; `number` is the group of each node.
 
-    A table with a node of one strategy is a cost of its other node.
+    A table with a single-strategy node is added to the costs of the other node.
     """
     merged: dict[int, Ints] = {}
 

@@ -31,7 +31,7 @@ SIZE = 1e6
 INFEASIBLE = 2
 """scipy's status code."""
 FIRST_MOMENTS, MORE_MOMENTS = 64, 16
-"""How many moments the first program has, and how many are added at once."""
+"""Number of moments in the first program, and of those added at once."""
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +45,7 @@ class ProgramAnswer:
     strategies: Strategies | None
     """The best choice found that is within memory."""
     is_least: bool
-    """Whether nothing is cheaper, within HiGHS's tolerance."""
+    """Whether it is optimal, within HiGHS's tolerance."""
 
 
 def solve_program(
@@ -106,8 +106,8 @@ def _solve_scaled(problem: StrategyGraph, scale: float, end: float) -> ProgramAn
 
 
 def _pair_rows(problem: StrategyGraph) -> tuple[Floats, Floats, csr_array, Floats]:
-    """Cost and upper bound by variable; the matrix of the rows and what each is equal to: one
-    strategy per node, and pairs that sum to the strategies of each end."""
+    """Cost and upper bound per variable; matrix and right side of the rows: one strategy per node,
+    and pairs that sum to the strategies of each end."""
     sizes = np.array([len(values) for values in problem.node_costs], dtype=np.int64)
     start = np.concatenate([[0], np.cumsum(sizes)])
     tables = [np.concatenate(problem.node_costs).astype(np.float64)]
@@ -143,8 +143,8 @@ def _pair_rows(problem: StrategyGraph) -> tuple[Floats, Floats, csr_array, Float
 def _memory_rows(problem: StrategyGraph, moments: Ints, count: int) -> tuple[csr_array, Floats]:
     """A row of `count` variables for each moment, and its upper bound.
 
-    Memory is in parts of what the least usage of every node leaves, so that rows are of the order
-    of 1.
+    Memory is divided by the limit minus the least usage of every node, so that rows are of the
+    order of 1.
     """
     start = np.concatenate([[0], np.cumsum([len(values) for values in problem.node_costs])])
     used_parts, limits = np.zeros((len(moments), int(start[-1]))), np.zeros(len(moments))

@@ -29,8 +29,8 @@ Strategies = tuple[int, ...]
 class StrategyGraph:
     """Nodes with strategies, edges with tables of pair costs, tensors, and a limit on memory.
 
-    Costs are integers in one unit of the caller's choice (say nanoseconds), usages integers in
-    another (say bytes); usages are not negative. Raises InputError where shapes do not fit.
+    Costs are integers in one unit of the caller's choice (such as nanoseconds), usages are
+    non-negative integers in another (such as bytes). Raises InputError if shapes do not match.
     """
 
     node_costs: tuple[Ints, ...]
@@ -138,7 +138,7 @@ class StrategyGraph:
 
 
 def sum_over_time(intervals: Ints, used: Ints) -> Ints:
-    """`[moments]`: the sum of what is used in the intervals that hold a moment."""
+    """`[moments]` the sum of usages over the intervals that contain a moment."""
     begin, end = intervals[:, 0], intervals[:, 1]
     lives = end > begin
     changes = np.zeros(int(intervals.max(initial=0)) + 1, dtype=np.int64)
@@ -148,6 +148,6 @@ def sum_over_time(intervals: Ints, used: Ints) -> Ints:
 
 
 def added(left: Ints, right: Ints) -> Ints:
-    """The sum of costs, FORBIDDEN where either is: sums of several cannot overflow."""
+    """The sum of costs, FORBIDDEN if either is, so that sums cannot overflow."""
     total = np.minimum(left, FORBIDDEN) + np.minimum(right, FORBIDDEN)
     return np.asarray(np.minimum(total, FORBIDDEN))

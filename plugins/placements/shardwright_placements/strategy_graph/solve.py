@@ -39,7 +39,7 @@ enough."""
 
 
 class Status(StrEnum):
-    """What is known of an answer."""
+    """Status of an answer."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -68,7 +68,7 @@ def solve(problem: StrategyGraph, *, time_limit_s: float, seed: int = 0) -> Solu
     within its tolerance, 1e-6.
 
     Contraction and elimination are not interrupted. Equal inputs give equal costs if optimality is
-    proven; what is found otherwise depends on the time.
+    proven; other answers depend on the time.
     """
     end = time.monotonic() + time_limit_s
     contraction = contract(problem)

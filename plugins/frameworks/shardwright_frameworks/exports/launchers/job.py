@@ -11,7 +11,7 @@ RUN_SCRIPT = "run.sh"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """So many nodes, on each of which `run.sh` is started once.
+    """A job on a number of nodes that starts `run.sh` once on each.
 
     name      of the job, in lower case letters, digits and dashes
     device    name in the catalogue;  device_type  `gpu`, `cpu` or `tpu`
@@ -25,7 +25,7 @@ class Job:
 
 
 def job_name(model: str, target: str) -> str:
-    """A name that Slurm, Kubernetes and SkyPilot all take.
+    """A job name accepted by Slurm, Kubernetes and SkyPilot.
 
     >>> job_name("meta-llama/Llama-3.1-8B", "megatron")
     'meta-llama-llama-3-1-8b-megatron'
@@ -48,7 +48,7 @@ def run_script(
 
     program    run by every device, or with `per_node` once by every node
     arguments  one line each, words quoted already
-    imports_from_start   modules of the folder in which the script is started can be imported
+    imports_from_start   whether modules of the folder where the job is started can be imported
     """
     lines = [
         "#!/usr/bin/env bash",

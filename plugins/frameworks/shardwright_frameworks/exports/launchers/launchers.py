@@ -1,4 +1,4 @@
-"""`LAUNCHERS`: who starts `run.sh` on the nodes, and with which versions that was tested."""
+"""`LAUNCHERS`: the programs that can start `run.sh` on the nodes, and their tested versions."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ LAUNCHERS: Mapping[str, Launcher] = {
     "skypilot": Launcher(files=skypilot_files, start="sky launch sky.yaml"),
     "ray": Launcher(files=ray_files, start="ray job submit --working-dir . -- python ray_job.py"),
 }
-"""By the name that `--launcher` takes."""
+"""The launchers by their name in `--launcher`."""

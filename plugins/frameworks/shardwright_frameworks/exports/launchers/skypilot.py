@@ -1,4 +1,4 @@
-"""SkyPilot: a task of the nodes."""
+"""SkyPilot: a task that starts `run.sh` once on every node."""
 
 from __future__ import annotations
 

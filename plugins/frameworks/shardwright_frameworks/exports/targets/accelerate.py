@@ -103,7 +103,7 @@ def export_accelerate(planned: PlannedRun) -> Exported:
 
 
 def whole_layers(planned: PlannedRun, target: str) -> tuple[PlannedRun, tuple[Unexpressed, ...]]:
-    """The run that recomputes all layers or none, and what that changes."""
+    """The run with all or no layers recomputed, and the resulting change."""
     run = planned.run
     kind, gaps = nearest(
         "recompute", run.recompute, _RECOMPUTE, f"{target} recomputes whole layers or nothing"
@@ -114,15 +114,15 @@ def whole_layers(planned: PlannedRun, target: str) -> tuple[PlannedRun, tuple[Un
 
 
 def one_stage(planned: PlannedRun) -> tuple[Any, ...]:
-    """All layers in one stage."""
+    """The planned run with all layers in one stage."""
     kinds = tuple(kind for stage in planned.stages for kind in stage.recompute)
     first = planned.stages[0]
     return (replace(first, rank=0, recompute=kinds, has_embedding=True, has_head=True),)
 
 
 def _sharding(planned: PlannedRun) -> tuple[int, tuple[Unexpressed, ...]]:
-    """FSDP2 shards states and gradients together: stage 1 is written as 2; and DDP does not go with
-    other axes (parallelism_config.py)."""
+    """The written ZeRO stage, and the gap. FSDP2 shards states and gradients together, so stage 1
+    is written as 2; DDP cannot be combined with other axes (parallelism_config.py)."""
     run = planned.run
     split = run.degrees.dp > 1 and (run.degrees.tp > 1 or run.degrees.cp > 1)
     if planned.device_type == "cpu" and run.zero_stage:

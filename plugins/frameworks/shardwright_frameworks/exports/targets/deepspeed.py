@@ -32,7 +32,7 @@ _PRECISION = {"fp8": "bf16", "mxfp8": "bf16", "nvfp4": "bf16"}
 
 
 def export_deepspeed(planned: PlannedRun) -> Exported:
-    """`ds_config.json` with what runs it.
+    """`ds_config.json` and the program that uses it.
 
     Raises InputError if the model was named by code, or if replicas cannot replace the axes that
     it does not have.
@@ -80,7 +80,8 @@ def export_deepspeed(planned: PlannedRun) -> Exported:
 
 
 def _zero(planned: PlannedRun) -> tuple[int, tuple[Unexpressed, ...]]:
-    """The pipeline engine asserts a stage below 2 (runtime/pipe/engine.py)."""
+    """The written ZeRO stage, and the gap in a pipeline, which requires a stage below 2
+    (runtime/pipe/engine.py)."""
     run = planned.run
     if run.degrees.pp == 1 or run.zero_stage < 2:
         return run.zero_stage, ()
@@ -122,7 +123,7 @@ def _config(planned: PlannedRun, zero: int) -> dict[str, Any]:
 
 
 def _arguments(planned: PlannedRun, zero: int) -> list[str]:
-    """Those of Megatron-DeepSpeed (megatron/arguments.py of github.com/deepspeedai/
+    """Arguments of Megatron-DeepSpeed (megatron/arguments.py of github.com/deepspeedai/
     Megatron-DeepSpeed)."""
     run, model = planned.run, planned.run.model
     options: dict[str, Any] = {

@@ -1,4 +1,5 @@
-"""transformers' Trainer: its arguments, with DeepSpeed's JSON where they have no words for a stage.
+"""transformers' Trainer: its arguments, with DeepSpeed's JSON for ZeRO stages that they do not
+have.
 
 Read off transformers 5.23, src/transformers/training_args.py.
 """
@@ -25,9 +26,9 @@ _LOW = ("fp8", "mxfp8", "nvfp4")
 
 
 def export_hf_trainer(planned: PlannedRun) -> Exported:
-    """`training_args.json` with the program that reads it; raises what export_accelerate raises.
+    """`training_args.json` and the program that reads it; raises the errors of export_accelerate.
 
-    FSDP shards for stages 2 and 3, DeepSpeed for 1 and where the optimizer is in host memory.
+    FSDP is used for stages 2 and 3, DeepSpeed for 1 and for an optimizer in host memory.
     """
     run, axes = without_axes(planned.run, ("tp", "cp", "pp", "ep"), "hf-trainer")
     planned = replace(planned, run=run, stages=one_stage(planned))
@@ -101,7 +102,7 @@ def _fsdp(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _deepspeed(planned: PlannedRun) -> dict[str, Any]:
-    """Values that the Trainer does not fill in ("auto")."""
+    """DeepSpeed's JSON, with the values that the Trainer does not fill in ("auto")."""
     run = planned.run
     stage: dict[str, Any] = {"stage": run.zero_stage, "overlap_comm": True}
     if run.optimizer_offload:

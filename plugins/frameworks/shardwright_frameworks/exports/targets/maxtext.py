@@ -47,7 +47,8 @@ _REMAT = {"minimal": "minimal_with_context", "full": "full"}
 def export_maxtext(planned: PlannedRun) -> Exported:
     """`maxtext.yml` (base.yml's keys) and the same as flags.
 
-    Raises InputError for a model that MaxText's files do not name and its keys do not describe.
+    Raises InputError for a model that is neither named in MaxText's files nor described by its
+    keys.
     """
     run = planned.run
     gaps = unexpressed_options(
@@ -133,8 +134,8 @@ def _model(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _batch(planned: PlannedRun) -> dict[str, Any]:
-    """per_device_batch_size is sequences of one pass over all devices; with a pipeline a pass is
-    the whole step, cut into num_pipeline_microbatches."""
+    """per_device_batch_size counts the sequences of one pass over all devices; with a pipeline a
+    pass is the whole step, cut into num_pipeline_microbatches."""
     run = planned.run
     if run.degrees.pp > 1:
         return {
@@ -149,7 +150,8 @@ def _batch(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _mesh(planned: PlannedRun) -> dict[str, Any]:
-    """The axes inside the node (or the slice) and across: the innermost fill the node first."""
+    """The axes inside the node (or slice) and across nodes; the innermost axes fill the node
+    first."""
     run = planned.run
     experts = math.gcd(run.degrees.ep, run.degrees.dp)
     replicas = run.degrees.dp // run.local_workers
@@ -198,7 +200,7 @@ def _remat(planned: PlannedRun, kind: str) -> str:
 
 
 def _pipeline_gaps(planned: PlannedRun) -> tuple[Unexpressed, ...]:
-    """Its pipeline runs all forwards, then all backwards, with stages of equal size."""
+    """Gaps of MaxText's pipeline, which runs all forwards, then all backwards, on equal stages."""
     run = planned.run
     if run.degrees.pp == 1:
         return ()
@@ -226,7 +228,7 @@ def _pipeline_gaps(planned: PlannedRun) -> tuple[Unexpressed, ...]:
 
 
 def _sharding(planned: PlannedRun) -> tuple[Unexpressed, ...]:
-    """fsdp shards weights as well."""
+    """The gap of ZeRO stages below 3, because fsdp shards weights as well."""
     stage = planned.run.zero_stage
     if stage == 3 or not _is_sharded(planned):
         return ()
@@ -242,7 +244,8 @@ def _is_sharded(planned: PlannedRun) -> bool:
 
 
 def _experts(planned: PlannedRun) -> tuple[Unexpressed, ...]:
-    """The axis of experts is one of data: it holds no more ranks than there are replicas."""
+    """The gap of expert parallelism over more ranks than replicas: the expert axis is part of data
+    parallelism."""
     ep, dp = planned.run.degrees.ep, planned.run.degrees.dp // planned.run.local_workers
     able = min(math.gcd(ep, planned.run.degrees.dp), dp)
     if able == ep:

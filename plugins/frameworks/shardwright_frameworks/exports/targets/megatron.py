@@ -9,7 +9,7 @@ from shardwright_frameworks.exports.targets.megatron_settings import megatron_se
 from shardwright_frameworks.exports.values.exported import Exported
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 
-# What every script of pretraining names and no plan holds: replaced by the user.
+# Options that every pretraining script needs and no plan has; the user replaces them.
 _DATA = {
     "mock_data": True,
     "tokenizer_type": "NullTokenizer",
@@ -26,7 +26,7 @@ _DATA = {
 
 
 def export_megatron(planned: PlannedRun) -> Exported:
-    """The arguments, in groups; raises what megatron_settings raises."""
+    """The arguments, in groups; raises the errors of megatron_settings."""
     settings = megatron_settings(planned, "megatron")
     model = {**settings.model, "vocab_size": planned.run.model.vocab_size}
     groups = (

@@ -47,7 +47,7 @@ _OF_MODEL = (
 
 
 def export_megatron_bridge(planned: PlannedRun) -> Exported:
-    """`overrides.yaml` and the same as KEY=VALUE; raises what megatron_settings raises."""
+    """`overrides.yaml` and the same as KEY=VALUE; raises the errors of megatron_settings."""
     settings = megatron_settings(planned, "megatron-bridge")
     run = planned.run
     model = _model(settings.model, settings.parallelism)
@@ -99,7 +99,7 @@ def export_megatron_bridge(planned: PlannedRun) -> Exported:
 
 
 def _model(model: Mapping[str, Any], parallelism: Mapping[str, Any]) -> dict[str, Any]:
-    """What the provider of the model takes."""
+    """Options of the model's provider."""
     found: dict[str, Any] = {}
     for name, value in model.items():
         if name in ("group_query_attention", "swiglu", "disable_bias_linear", "squared_relu"):
@@ -159,7 +159,7 @@ def _optimizer(parallelism: Mapping[str, Any], training: Mapping[str, Any]) -> d
 
 
 def _fp32(precision: str) -> tuple[Unexpressed, ...]:
-    """Every recipe of precision is mixed."""
+    """The gap of a plan in fp32: all precision recipes are mixed."""
     if precision != "fp32":
         return ()
     return (

@@ -181,7 +181,7 @@ def _parallelism(
     if run.degrees.cp > 1:
         found["cp_comm_type"] = "p2p"
     if run.model.num_experts:
-        # Experts that are spread are whole on their rank; those that are not are split as the rest.
+        # Experts spread over ranks are whole on their rank; others are split like the rest.
         found["expert_model_parallel_size"] = run.degrees.ep
         found["expert_tensor_parallel_size"] = 1 if run.degrees.ep > 1 else run.degrees.tp
     if run.sequence_parallel and run.degrees.tp > 1:

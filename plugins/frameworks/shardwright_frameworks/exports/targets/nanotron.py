@@ -28,7 +28,7 @@ _ENGINES = {"1f1b": "1f1b", "gpipe": "afab"}
 
 
 def export_nanotron(planned: PlannedRun) -> Exported:
-    """`config.yaml`; raises InputError for a model that is no Llama, nor Qwen with experts."""
+    """`config.yaml`; raises InputError unless the model is a Llama or a Qwen with experts."""
     model = planned.run.model
     if not is_plain_llama(model) or model.first_dense_layers:
         raise InputError(
@@ -169,7 +169,7 @@ def _optimizer(zero: int) -> dict[str, Any]:
 
 
 def _stages(planned: PlannedRun) -> tuple[Unexpressed, ...]:
-    """nanotron cuts its pipeline by the cost of blocks, as runs planned for it are counted."""
+    """nanotron cuts its pipeline by the cost of blocks, as assumed in plans for it."""
     run = planned.run
     if run.degrees.pp == 1:
         return ()

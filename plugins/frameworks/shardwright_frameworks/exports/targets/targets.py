@@ -50,7 +50,7 @@ TARGETS: dict[str, Target] = {
     ),
     "torchrun": Target(words="our own executor", export=export_executor, config="plan.json"),
 }
-"""By the name that `--to` takes."""
+"""The targets by their name in `--to`."""
 
 
 # Names of --stack whose target has another name.

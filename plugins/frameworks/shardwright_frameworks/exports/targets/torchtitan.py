@@ -51,7 +51,7 @@ def export_torchtitan(planned: PlannedRun) -> Exported:
     """`train.toml`, `planned_model.py` and, for schedules that torch has no name for,
     `schedule.csv`.
 
-    Raises InputError for a model that is no Llama: of other models torchtitan has fixed sizes.
+    Raises InputError unless the model is a Llama: torchtitan has other models in fixed sizes only.
     """
     run = planned.run
     if not is_plain_llama(run.model) or run.model.num_experts:
@@ -114,7 +114,7 @@ def _mesh(planned: PlannedRun) -> dict[str, Any]:
     return {
         "data_parallel_replicate_degree": run.degrees.dp_replicate if shards else run.degrees.dp,
         "data_parallel_shard_degree": run.degrees.shard_replicas if shards else 1,
-        # Gathered once a step, which is what ZeRO 1 and 2 hold of the weights, or block by block.
+        # Gathered once per step, as in ZeRO 1 and 2, or block by block.
         "fsdp_reshard_after_forward": "always" if run.zero_stage == 3 else "never",
         "tensor_parallel_degree": run.degrees.tp,
         "context_parallel_degree": run.degrees.cp,

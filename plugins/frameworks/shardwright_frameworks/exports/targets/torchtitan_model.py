@@ -59,7 +59,7 @@ register_train_spec(
 
 
 def model_file(planned: PlannedRun) -> str:
-    """`planned_model.py`; raises InputError where heads are not equal shares of the hidden size."""
+    """`planned_model.py`; raises InputError unless heads are equal shares of the hidden size."""
     model = planned.run.model
     if model.num_heads * model.head_size != model.hidden_size:
         raise InputError(
@@ -81,6 +81,6 @@ def model_file(planned: PlannedRun) -> str:
 
 
 def _multiplier(ffn: int, hidden: int) -> float:
-    """A factor whose product lies between 0 and the width, so that one multiple is taken
+    """A factor whose product is between 0 and the width, so that it is rounded up to one multiple
     (models/llama3/model/model.py: int(factor x int(2/3 x 4 x hidden)), rounded up)."""
     return round(0.5 * ffn / (8 * hidden / 3), 6)

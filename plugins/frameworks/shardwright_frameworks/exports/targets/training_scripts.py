@@ -176,9 +176,9 @@ def hugging_face_config(planned: PlannedRun, target: str) -> ExportedFile:
 
 
 def job_file(planned: PlannedRun, *, recomputes: bool) -> ExportedFile:
-    """`training.json`: the batch and other values that no file of the target holds.
+    """`training.json`: the batch and other values that are in no file of the target.
 
-    recomputes   the program itself asks the model to recompute its layers
+    recomputes   whether the program itself switches recomputation on
     """
     run = planned.run
     data = {

@@ -17,10 +17,10 @@ class ExportedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unexpressed:
-    """A decision of the plan that the target has no words for.
+    """A decision of the plan that the target cannot express.
 
     option    the planned option;  planned, written  the plan's value and the folder's
-    why       the option that the target does not have
+    why       reason, naming the option that the target does not have
     change    fields of TrainingRun that differ from the planned run; None if the
               cost model does not distinguish the two
     """
@@ -34,14 +34,14 @@ class Unexpressed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What one target makes of a plan.
+    """A plan in the options of one target.
 
     arguments   of the program, one line of the script each
-    program     what runs on every device, or, with `per_node`, once on every node
+    program     the program to run on every device or, with `per_node`, once on every node
     files       in addition to the script that runs it
-    needs       what must be installed or at hand, a sentence each
-    fill_in     what only the user knows, a sentence each
-    imports_from_start   the program imports modules of the folder that the job is started in
+    needs       requirements such as packages, one sentence each
+    fill_in     values that only the user knows, one sentence each
+    imports_from_start   whether the program imports modules of the folder where the job is started
     environment variables that the run needs
     """
 

@@ -19,11 +19,11 @@ _WORDS = {
 def without_axes(
     run: TrainingRun, axes: tuple[str, ...], target: str
 ) -> tuple[TrainingRun, tuple[Unexpressed, ...]]:
-    """The run whose ranks of these axes are replicas, and what that changes, axis by axis.
+    """The run with the ranks of these axes as replicas, and the changes, axis by axis.
 
     axes  those of `tp`, `pp`, `cp`, `ep` that the target does not have
 
-    Raises InputError where the batch cannot be shared by so many replicas.
+    Raises InputError if the batch cannot be divided among the replicas.
     """
     found: list[Unexpressed] = []
     for axis in axes:

@@ -12,7 +12,7 @@ _QUERY_NORMS = ("qwen3", "qwen3_moe", "olmo2", "olmo3")
 
 
 def number(config: Mapping[str, Any], *keys: str, usual: float) -> float:
-    """The first of the keys that the configuration has, or the usual value."""
+    """The number under the first of the keys in the configuration, or the usual value."""
     for key in keys:
         value = config.get(key)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -35,12 +35,13 @@ def norm_epsilon(planned: PlannedRun) -> float:
 
 
 def norms_queries(planned: PlannedRun) -> bool:
-    """Whether queries and keys are normed."""
+    """Whether queries and keys are normalized."""
     return str(planned.config.get("model_type", "")).replace("-", "_") in _QUERY_NORMS
 
 
 def is_plain_llama(model: Transformer) -> bool:
-    """Llama's layer: gated, no biases, rotary positions, whole attention in every layer."""
+    """Whether layers are Llama's: gated, no biases, rotary positions, full attention in every
+    layer."""
     return not (
         model.biases
         or not model.gated
@@ -55,7 +56,7 @@ def is_plain_llama(model: Transformer) -> bool:
 
 
 def layer_class(planned: PlannedRun) -> str:
-    """transformers' class of a layer, which FSDP wraps; "" where the configuration names none."""
+    """transformers' class of a layer, which FSDP wraps; "" if the configuration names none."""
     known = {
         "llama": "LlamaDecoderLayer",
         "mistral": "MistralDecoderLayer",

@@ -1,4 +1,4 @@
-"""Options of a plan in addition to its axes, and those that a target does not express."""
+"""Options of a plan in addition to its axes, and the ones that a target does not express."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.training_run.run.used_options import used_options
 def unexpressed_options(
     run: TrainingRun, target: str, *, can: Collection[str]
 ) -> tuple[Unexpressed, ...]:
-    """The options of the run that the target does not express; `can` names those that it does."""
+    """The options of the run that the target does not express; `can` names the expressible ones."""
     return tuple(
         Unexpressed(
             option=option.name,
@@ -30,7 +30,8 @@ def unexpressed_options(
 def nearest(
     option: str, planned: str, instead: Mapping[str, str], why: str
 ) -> tuple[str, tuple[Unexpressed, ...]]:
-    """The planned value, or a replacement, which is then reported as not expressed.
+    """The planned value, or a replacement together with a report that the planned one is not
+    expressed.
 
     option   a field of TrainingRun;  instead  planned value -> the written replacement
     """
@@ -41,7 +42,8 @@ def nearest(
 
 
 def replaced(option: str, planned: object, written: object, why: str) -> Unexpressed:
-    """A value of a field of TrainingRun that is not expressed, and the one in its place."""
+    """The report on a field of TrainingRun that is not expressed, with the value written
+    instead."""
     return Unexpressed(
         option=option,
         planned=str(planned),
@@ -64,7 +66,8 @@ def schedule_gap(
 
 
 def all_or_no_layers(planned: PlannedRun, target: str, why: str) -> tuple[Unexpressed, ...]:
-    """The gap of a target that runs every layer again or none, where part of them is planned."""
+    """The gap of a target that can only recompute all layers or none, if the plan recomputes
+    some."""
     layers, mixed = uneven_recompute(planned, target)
     if mixed or not layers:
         return mixed
@@ -80,8 +83,8 @@ def all_or_no_layers(planned: PlannedRun, target: str, why: str) -> tuple[Unexpr
 
 
 def uneven_recompute(planned: PlannedRun, target: str) -> tuple[int, tuple[Unexpressed, ...]]:
-    """Layers of each virtual stage that full recomputation runs again, 0 for all, and a gap where
-    the stages differ in which of their layers they run again."""
+    """Number of fully recomputed layers per virtual stage, 0 for all, and a gap if the stages
+    differ in their recomputed layers."""
     run = planned.run
     if run.recompute != "full":
         mixed = {kind for stage in planned.stages for kind in stage.recompute}

@@ -16,9 +16,9 @@ from simulator.values.prediction import Prediction
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
     """One virtual stage: its pipeline rank, the recompute kind of each of its layers in order, and
-    further parts that it holds.
+    its other parts.
 
-    predicting   further layers that predict further tokens
+    predicting   number of additional layers for multi-token prediction
     """
 
     rank: int
@@ -34,16 +34,16 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """A plan as every exporter reads it.
+    """The input of every exporter: a plan in names shared by all frameworks.
 
     plan      the file's name;  plan_text  its text, for our executor
     model     as the user named it;  config  its Hugging Face configuration, empty for a factory
     run       the layout; its `stack` is the framework that it was planned for
     stages    virtual stages in the order of the model
     device_type   `gpu`, `cpu` or `tpu`
-    only_here  why it is written for our own executor only; "" for a transformer trained by AdamW
+    only_here  why only our own executor can run it; "" for a transformer trained by AdamW
     counted_in  `tokens` or `samples`
-    priced    whether the described cost model knows the device, so that changes can be priced
+    priced    whether the cost model of layouts has the device, so that changes can be priced
     """
 
     plan: str
@@ -69,17 +69,18 @@ class PlannedRun:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes that the working devices fill."""
+        """Number of nodes filled by the used devices."""
         return -(-self.run.degrees.num_devices // self.devices_per_node)
 
     @property
     def devices_per_node(self) -> int:
-        """Working devices of a node."""
+        """Used devices per node."""
         return min(self.run.node_devices, self.run.degrees.num_devices)
 
     @property
     def is_even(self) -> bool:
-        """Every virtual stage holds as many layers, and none predicts further tokens."""
+        """Whether all virtual stages have the same number of layers, and none predicts further
+        tokens."""
         counts = {stage.num_layers for stage in self.stages}
         return len(counts) == 1 and not any(stage.predicting for stage in self.stages)
 
@@ -93,7 +94,7 @@ class PlannedRun:
 
 
 def stages_of_run(run: TrainingRun) -> tuple[PlannedStage, ...]:
-    """The stages of a described run, as its prediction counts them."""
+    """The stages of a run, as in its prediction."""
     found = []
     for share in stage_split(run)[: run.degrees.num_stages]:
         layers = share.num_layers - share.predicting_layers

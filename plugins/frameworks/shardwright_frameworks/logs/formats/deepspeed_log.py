@@ -3,8 +3,8 @@
 engine.py prints the step; utils/timer.py `epoch=0/micro_step=40/global_step=10,
 RunningAvgSamplesPerSec=.., CurrSamplesPerSec=.., MemAllocated=..GB, MaxMemAllocated=..GB` (before
 2022 `0/40, SamplesPerSec=..`, which counts micro-steps); pipe/engine.py `steps: 10 loss: 7.1 iter
-time (s): 1.234 samples/sec: 25.9`. Releases differ in whose samples the timer counts, so that times
-of day go before it. `wall_clock_breakdown`: `time (ms) | fwd: .. | bwd: .. | step: ..`.
+time (s): 1.234 samples/sec: 25.9`. Releases differ in whose samples the timer counts, so times of
+day take precedence over it. `wall_clock_breakdown`: `time (ms) | fwd: .. | bwd: .. | step: ..`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DeepSpeedReader:
     name = "deepspeed"
 
     def read(self, line: str) -> LogRecord | None:
-        """A step, parts of one, the batch of the printed configuration."""
+        """A step, parts of one, or the batch of the printed configuration."""
         if "skipped=" in line and (found := _STEP.search(line)) is not None:
             return StepLine(step=int(found[1]))
         if "SamplesPerSec=" in line:

@@ -1,8 +1,9 @@
-"""What happens between steps: starts, checkpoints, evaluations, failures, by any framework's words.
+"""Events between steps (starts, checkpoints, evaluations, failures), recognized by any framework's
+messages.
 
-The words are those that the frameworks' own sources print (Megatron-LM training.py and
-checkpointing.py, torchtitan train.py, transformers trainer.py, DeepSpeed engine.py, Lightning,
-Composer, MaxText, torchrun, Slurm), read 2026-11-22.
+The messages come from the frameworks' sources (Megatron-LM training.py and checkpointing.py,
+torchtitan train.py, transformers trainer.py, DeepSpeed engine.py, Lightning, Composer, MaxText,
+torchrun, Slurm), read 2026-11-22.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _TITAN_START = re.compile(r"Training starts at step:?\s*(\d+)")
 
 
 def mark_of(line: str) -> Mark | None:
-    """The event that a line reports, None for all others."""
+    """The event in a line, None for other lines."""
     if (found := _TITAN_START.search(line)) is not None:
         first = int(found[1])
         return Mark(what=LogEvent.START | LogEvent.RESUME, step=first - 1 if first > 1 else 0)
@@ -66,7 +67,7 @@ def mark_of(line: str) -> Mark | None:
 
 
 def _checkpoint(line: str) -> Mark | None:
-    """Saved or loaded; the step of a loaded checkpoint is the last number, behind paths."""
+    """A saved or loaded checkpoint; the step of a loaded one is the last number, after paths."""
     if (loads := _LOAD.search(line)) is not None and "shards" not in line:
         saves = _SAVE.search(line)
         if saves is None or loads.start() < saves.start():

@@ -53,7 +53,8 @@ class LightningReader:
         return None
 
     def _rich_step(self, found: re.Match[str]) -> StepLine | None:
-        """Its rate has two decimals only, so the time is taken from the clock."""
+        """A step of a rich progress bar. Its rate has only two decimals, so the time is taken from
+        the clock."""
         epoch, done, total, hours, minutes, seconds = map(int, found.groups()[:6])
         loss = _RICH_LOSS.search(found[7])
         clock_s = 3600.0 * hours + 60.0 * minutes + seconds

@@ -10,15 +10,16 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLine:
-    """A step as a line prints it; None for values that it does not print.
+    """A step as printed in a line; None for missing values.
 
     step            optimizer steps done, from 1;  total  of the whole training
     covers          steps of the line if printed; otherwise those since the last line
     time_s          seconds per step, the mean of the steps since the last such line
-    bar_s           seconds that a progress bar has run for (whole seconds)
-    smoothed        time_s is a running mean, in which one slow step shows in its followers
+    bar_s           elapsed whole seconds of a progress bar
+    smoothed        whether time_s is a running mean, in which a slow step also affects the
+                    following ones
     bar             total and words before a progress bar: distinguishes training from evaluation
-    device_tokens_per_s  of one device;  tokens_per_s  of all
+    device_tokens_per_s  of one device;  tokens_per_s  of all devices
     memory_gib      the highest memory so far or since the last line;  memory_kind  `allocated`,
                     `reserved` or `device`
     """
@@ -42,7 +43,7 @@ class StepLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Figures that a log prints of the run itself: `devices`, `seq_len`, `global_batch`, `steps`,
+    """Figures of the whole run in a log: `devices`, `seq_len`, `global_batch`, `steps`,
     `runtime_s`, `evaluation_s`, and peaks of memory `memory_gib`."""
 
     values: Mapping[str, float]
@@ -70,7 +71,7 @@ class LogEvent(IntFlag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """An event; step  the one from which training continues, 0 if not printed."""
+    """An event; step  from which training continues, 0 if not printed."""
 
     what: LogEvent
     step: int = 0

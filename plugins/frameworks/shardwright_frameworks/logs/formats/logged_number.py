@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 
 NUMBER = r"[-+]?(?:\d[\d.,]*(?:[eE][-+]?\d+)?|nan|NaN|inf|Infinity)"
-"""Matches what `number` reads, without a suffix."""
+"""Regular expression of the numbers that `number` reads, without a suffix."""
 
 _SUFFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
 
 def number(text: str, *, grouped: bool = False) -> float | None:
-    """The number in a text, None where there is none.
+    """The number in a text, None if there is none.
 
     A comma alone is a decimal comma (`5361,6`), unless there are several (`1,234,567`) or `grouped`
-    marks frameworks that write thousands with commas (`3,210`); with a point behind it
-    (`1,234.5`) it groups, with a point before it (`1.234,5`) it is the decimal one. A last K, M,
-    G, B or T multiplies, as nanotron writes (`11.5K`).
+    marks frameworks that write thousands with commas (`3,210`). With a point after it (`1,234.5`)
+    it groups thousands, with a point before it (`1.234,5`) it is decimal. A last K, M, G, B or T
+    multiplies, as nanotron writes (`11.5K`).
 
     >>> number("5361,6"), number("3,210", grouped=True), number("1.234,5"), number("11.5K")
     (5361.6, 3210.0, 1234.5, 11500.0)
@@ -41,6 +41,6 @@ def number(text: str, *, grouped: bool = False) -> float | None:
 
 
 def above_zero(text: str | None, *, grouped: bool = False) -> float | None:
-    """The same where it is finite and above 0, as times and rates are; otherwise None."""
+    """The number in a text if it is finite and above 0, as times and rates are; otherwise None."""
     found = None if text is None else number(text, grouped=grouped)
     return found if found is not None and found > 0 and math.isfinite(found) else None

@@ -1,8 +1,8 @@
-"""Megatron-LM and its kin: Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX, MindSpeed, Primus.
+"""Logs of Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, GPT-NeoX, MindSpeed and Primus.
 
 `iteration N/ M | ... | elapsed time per iteration (ms): T | ...`, the mean of the steps since the
 last line (training.py, `training_log`); BigScience's fork prints seconds, Argonne's `=` for `:`,
-Primus the running mean behind each figure. Memory: `[Rank 0] (after N iterations) memory (MB) |
+Primus the running mean after each figure. Memory: `[Rank 0] (after N iterations) memory (MB) |
 allocated: ... | max allocated: ...`, in 2^20 bytes (utils.py, `report_memory`).
 """
 

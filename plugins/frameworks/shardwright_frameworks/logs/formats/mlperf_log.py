@@ -1,6 +1,6 @@
 """MLPerf's log: `:::MLLOG {"time_ms": .., "key": "block_stop", "metadata": {..}}`.
 
-Clocks in milliseconds and how much was trained on so far (`samples_count`) are in the events
+Events contain the time in milliseconds and the amount of data so far (`samples_count`)
 (mlperf_logging/mllog of mlcommons/logging; which keys there must be: training_policies,
 training_rules.adoc). Training runs between `run_start`, `block_start` or `eval_stop` and the next
 `block_stop`, `eval_start` or loss, so that evaluations are in no step. GPT-3's logs count tokens
@@ -37,7 +37,8 @@ _BY_EPOCH = (
 )
 _STARTS = ("run_start", "block_start", "epoch_start", "eval_stop")
 _STOPS = ("block_stop", "eval_start", "epoch_stop", "train_loss", "tracked_stats")
-# What counts the training so far, the surest first; `epoch_num` and `step` hold samples or tokens.
+# Keys that count the training so far, most reliable first; `epoch_num` and `step` count samples or
+# tokens.
 _COUNTS = ("samples_count", "step", "epoch_num")
 _STEP_TIMES = ("train_step_time", "train_step_timing", "step_time")
 _LOSSES = ("train_loss", "loss", "reduced_train_loss")
@@ -55,7 +56,7 @@ class MLPerfReader:
         self._by_epoch = self._uncounted = False
 
     def read(self, line: str) -> LogRecord | None:
-        """Steps, facts, or what happened between."""
+        """Steps, facts, or an event between steps."""
         event = _event(line)
         if event is None:
             return None
@@ -116,7 +117,7 @@ class MLPerfReader:
         )
 
     def _steps(self, metadata: dict[str, Any]) -> float | None:
-        """Whole optimizer steps done, None where the event does not count them."""
+        """Number of finished optimizer steps, None if the event does not count them."""
         counts = _COUNTS[:-1] if self._by_epoch else _COUNTS
         name = next((name for name in counts if _is_number(metadata.get(name))), "")
         count = float(metadata.get(name, -1.0))
@@ -135,7 +136,7 @@ class MLPerfReader:
 
 
 def _event(line: str) -> tuple[str, float, Any, dict[str, Any]] | None:
-    """Key, seconds, value and metadata of a line, None for others and for one that is cut."""
+    """Key, seconds, value and metadata of a line; None for other lines and for a truncated one."""
     at = line.find(_BEGIN)
     if at < 0:
         return None

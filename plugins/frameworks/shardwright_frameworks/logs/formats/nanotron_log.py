@@ -1,7 +1,7 @@
 """nanotron: `iteration: N / M | consumed_tokens: 1.2M | elapsed_time_per_iteration_ms: 11K | ..`.
 
-Figures have three digits and K, M or G behind them (logging.py, `human_format`); the time is the
-mean over `iteration_step_info_interval` steps (trainer.py, `train_step_logs`).
+Figures have three digits and a suffix K, M or G (logging.py, `human_format`); the time is the mean
+over `iteration_step_info_interval` steps (trainer.py, `train_step_logs`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class NanotronReader:
     name = "nanotron"
 
     def read(self, line: str) -> LogRecord | None:
-        """A step, or the peak of memory that is printed after the first one."""
+        """A step, or the peak of memory, which is printed after the first step."""
         if "consumed_tokens" in line and (found := _ITERATION.search(line)) is not None:
             return _step(line[found.start() :], int(found[1]), int(found[2]))
         if "Peak allocated" in line and (memory := _MEMORY.search(line)) is not None:

@@ -1,4 +1,4 @@
-"""Lines of the form `iteration 5/ 10 | name: value | name: value |`, of Megatron-LM and its kin."""
+"""Lines of the form `iteration 5/ 10 | name: value | name: value |`, as in Megatron-LM's logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def piped_fields(line: str) -> dict[str, str]:
 
 
 def first(fields: dict[str, str], *names: str) -> str | None:
-    """The value of the first of the names that there is; of `now/mean` pairs the first."""
+    """The value of the first existing name; for `now/mean` pairs, the first number."""
     for name in names:
         value = fields.get(name)
         if value:

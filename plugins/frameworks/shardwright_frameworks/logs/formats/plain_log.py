@@ -1,7 +1,7 @@
 """Logs of scripts: `iter 1631: loss 4.0863, time 561.94ms`, `step=3 loss=2.1 dt=0.31s tok/s=20000`.
 
-Last of the readers, for logs of no framework that is known. A time without a unit is not taken, but
-for rates (`steps_per_second: 0.3115`) with three digits or more.
+The last reader, for logs of unknown frameworks. Times without a unit are ignored, except rates
+(`steps_per_second: 0.3115`) with three digits or more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Progress bars of tqdm: `12%|#2 | 120/1000 [05:12<38:10,  2.60s/it, loss=2.1]`.
 
-The clock in it counts whole seconds; the rate is an exponential mean with weight 0.3 for the newest
-update (tqdm 4, `smoothing`), so that the follower of a slow step looks slow too: `unsmoothed` takes
-it back.
+The clock counts whole seconds. The rate is an exponential mean with weight 0.3 for the newest
+update (tqdm 4, `smoothing`), so that steps after a slow one look slow too; `unsmoothed` reverses
+this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SMOOTHING = 0.3
 # While a jump (steps that were skipped when a checkpoint was loaded) weighs more than this, the
 # rate's decimals are too few.
 _KNOWN = 1.3
-# What bars call one update.
+# Names of one update in progress bars.
 _UPDATE = "it|iter|step|batch|ba"
 _RATE = re.compile(rf"\ds/(?:{_UPDATE})\b|[\d?] ?(?:{_UPDATE})/s")
 _BAR = re.compile(
@@ -29,7 +29,7 @@ _BAR = re.compile(
 )
 _WORDS = re.compile(r"[A-Za-z][A-Za-z _-]*$")
 _EPOCH = re.compile(r"[Ee]poch\W{0,3}(\d+)")
-# What such bars are of, when it is not training.
+# Titles of progress bars for work other than training.
 _OTHERS = re.compile(
     r"load|shard|download|fetch|map|token|generat|eval|valid|test|sav|pack|filter|fold|convert|"
     r"process|sanity|import|resolv|upload|quanti|calib|cast|read|split|warm|compil|skip",
@@ -40,7 +40,7 @@ _OTHERS = re.compile(
 @dataclass(frozen=True, slots=True)
 class Bar:
     """title  the last words before it;  epoch  the number in `Epoch 3:`, None without one
-    rate_s  seconds per step by its rate;  rest  what follows the rate"""
+    rate_s  seconds per step by its rate;  rest  text after the rate"""
 
     title: str
     epoch: int | None
@@ -52,12 +52,12 @@ class Bar:
 
 
 def has_rate(line: str) -> bool:
-    """Whether the line has the rate of a bar of updates."""
+    """Whether the line contains a progress bar's rate of updates."""
     return "/" in line and _RATE.search(line) is not None
 
 
 def training_bar(line: str) -> Bar | None:
-    """The last bar in the line, if it is one of training."""
+    """The last progress bar in the line, if it is for training."""
     if "[" not in line or (":" not in line):
         return None
     bars = list(_BAR.finditer(line))
@@ -88,15 +88,15 @@ def training_bar(line: str) -> Bar | None:
 
 
 class EpochBars:
-    """Bars that begin anew with every epoch, as steps of one training: by their epoch's number, or
-    where a bar of the same length begins when the one before had come to its end."""
+    """Converts bars that restart with every epoch to steps of one training. A new epoch has another
+    number, or its bar of the same length begins after the end of the previous one."""
 
     def __init__(self) -> None:
         self._first: int | None = None
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
 
     def steps_done(self, bar: Bar) -> int:
-        """Steps since the first epoch that was seen."""
+        """Steps since the beginning of the first epoch in the log."""
         if bar.total is None:
             return bar.done
         if bar.epoch is not None:
@@ -116,9 +116,9 @@ def unsmoothed(
 ) -> NDArray[np.float64]:
     """[bars] seconds per step of each update, from the rates of all updates of a bar.
 
-    tqdm smooths steps and seconds of an update apart and prints their quotient (std.py, `EMA`);
-    without the start of the bar its first rate is assumed for the time before. nan where a
-    rate is missing, and behind a jump.
+    tqdm smooths steps and seconds separately and prints their quotient (std.py, `EMA`). Without the
+    start of the bar, its first rate is assumed for the time before. nan for a missing rate, and
+    after a jump.
 
     >>> unsmoothed(np.asarray([1.0, 1.0 + 0.3 / 0.51]), np.ones(2), from_start=True).round(6)
     array([1., 2.])
@@ -141,8 +141,8 @@ def unsmoothed(
 
 
 def rounding_s(rate_s: float) -> float:
-    """What the two decimals of a rate leave unknown of one update: half of the last one, of s/it or
-    below a second of it/s, times 1.7 / 0.3.
+    """Rounding error of one update's seconds: half of the second decimal of the rate (in s/it, or
+    in it/s below one second), times 1.7 / 0.3.
 
     >>> round(rounding_s(2.0), 4), round(rounding_s(0.25), 5)
     (0.0283, 0.00177)

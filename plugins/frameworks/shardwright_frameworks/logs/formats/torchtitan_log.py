@@ -1,8 +1,8 @@
 """torchtitan: `step: 10  loss:  7.1  grad_norm: ..  memory: 40.1GiB(50.6%)  tps: 3,210  ..`.
 
 `tps` is tokens per second and device since the last line, with commas between thousands (`wps`
-until autumn 2024); memory is the peak that is reserved (components/metrics.py). No step time is
-printed: they follow from the times of day, to the millisecond.
+until autumn 2024); memory is the reserved peak (components/metrics.py). Step times are not printed,
+but follow from the times of day, to the millisecond.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TorchtitanReader:
     name = "torchtitan"
 
     def read(self, line: str) -> LogRecord | None:
-        """A step, or batch, sequence and mesh as printed at the start."""
+        """A step, or the batch, sequence length and mesh printed at the start."""
         if "step:" in line and "loss:" in line and "validate step:" not in line:
             found = _STEP.search(line)
             if found is not None:

@@ -1,8 +1,9 @@
 """The transformers Trainer: `{'loss': 2.1, 'grad_norm': .., 'epoch': 0.1}` between progress bars.
 
-Entries name no step (until 2021 they did); the bar does. Releases from 5 on print their figures as
-text (`'loss': '2.1'`). At the end `{'train_runtime': .., 'train_steps_per_second': ..}` of all
-steps, evaluations and checkpoints included. LLaMA-Factory and ms-swift name step and clock.
+The step is in the progress bar, not in the entries (until 2021 it was). Releases from 5 on print
+figures as text (`'loss': '2.1'`). The last line is `{'train_runtime': .., 'train_steps_per_second':
+..}` of all steps, including evaluations and checkpoints. LLaMA-Factory and ms-swift print step and
+clock.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ _PEAKS = (
     ("reserved", ("memory/device_reserved (GiB)", "memory/device_mem_reserved(gib)")),
 )
 COUNTED = "counted"
-"""The bar of entries that name no step and have no bar: their number is not that of the steps."""
+"""Stands for the progress bar of entries without a step or a bar: they are numbered, but their
+number is not the step."""
 
 
 class TrainerReader:
-    """Reads lines of the transformers Trainer; an entry is of the step that the bar before it
-    showed."""
+    """Reads lines of the transformers Trainer; an entry belongs to the step of the bar before
+    it."""
 
     name = "transformers"
 
@@ -53,7 +55,7 @@ class TrainerReader:
         self._entries = 0
 
     def read(self, line: str) -> LogRecord | None:
-        """A step of a bar or of an entry, the whole run's figures, or its batch."""
+        """A step from a bar or an entry, figures of the whole run, or its batch."""
         at = line.find("{'")
         if at >= 0 and "'epoch'" in line:
             # The bar may precede the entry on the same line.
@@ -82,7 +84,7 @@ class TrainerReader:
     def _entry(self, fields: dict[str, str], line: str) -> LogRecord | None:
         runtime = above_zero(fields.get("train_runtime"))
         if runtime is not None:
-            self._epochs = EpochBars()  # what follows is another run
+            self._epochs = EpochBars()  # following lines are of another run
             rate = above_zero(fields.get("train_steps_per_second"))
             values = {"runtime_s": runtime}
             return Fact(values=values if rate is None else {**values, "steps": runtime * rate})
@@ -137,7 +139,7 @@ class TrainerReader:
 
 
 def _peak(fields: dict[str, str]) -> tuple[str, float | None]:
-    """Kind and GiB of the peak that an entry has."""
+    """Kind and GiB of the memory peak in an entry."""
     for kind, names in _PEAKS:
         for name in names:
             found = above_zero(fields.get(name))
@@ -147,7 +149,7 @@ def _peak(fields: dict[str, str]) -> tuple[str, float | None]:
 
 
 def _llama_factory(line: str) -> StepLine | None:
-    """A line of LLaMA-Factory's trainer_log.jsonl; its clock counts whole seconds."""
+    """A step from a line of LLaMA-Factory's trainer_log.jsonl, whose clock counts whole seconds."""
     step, loss = _FACTORY.search(line), _FACTORY_LOSS.search(line)
     clock = _FACTORY_CLOCK.search(line)
     if step is None:
