@@ -53,8 +53,8 @@ class Table:
     def parsed(
         self, row: Row, column: str, parse: Callable[[str, str], T], faults: list[str]
     ) -> T | None:
-        """`parse` of a cell's text and place; of an unreadable cell None, with its message appended
-        to `faults`."""
+        """A cell, read by `parse(text, place)`; None if unreadable, with the message appended to
+        `faults`."""
         try:
             return parse(self.texts(row)[column], self.where(row, column))
         except DocumentError as error:
@@ -140,7 +140,7 @@ def count_cell(text: str, where: str, *, least: int = 0) -> int | None:
 
 
 def flag_cell(text: str, where: str) -> bool | None:
-    """The truth value of a cell (`1`, `0`, `1.0`, `true`, `yes`, `no`, ...), None for an empty one;
+    """The boolean of a cell (`1`, `0`, `1.0`, `true`, `yes`, `no`, ...), None for an empty one;
     raises DocumentError for other text."""
     if text.lower() in _FLAG_WORDS:
         return _FLAG_WORDS[text.lower()]

@@ -1,4 +1,4 @@
-"""The errors a user can meet, with the process exit code that each one means.
+"""The errors for users, with the exit code of each.
 
     ShardwrightError                 exit code
     ├── InputError                   2   a file, a flag or an argument is wrong

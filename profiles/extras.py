@@ -25,7 +25,7 @@ def need_package(package: str, request: str, *, extra: str = "", otherwise: str 
 
     request    the option, command or file that needs the package
     extra      the extra to name, if not the package's own
-    otherwise  a way without the package
+    otherwise  an alternative without the package, for the message
     """
     if _is_installed(package):
         return

@@ -215,8 +215,8 @@ class Parameter:
     tied_to      name in the whole model of an earlier parameter with the same storage, or ""
     whole_name   name in the whole model, if the parameter is outside the block's entry
     summed       True if every tp rank has it whole, and its gradients are summed over tp
-    calls        of the module with which FSDP2 gathers it, if a pass calls that several times: how
-                 many are in this block, and how many of them free it behind their backward
+    calls        if FSDP2 gathers it with a module that a pass calls several times: number of these
+                 calls in this block, and of those after whose backward it is freed
     """
 
     name: str

@@ -51,7 +51,7 @@ _LOSS_BY_VALUES = {
 }
 _PARTS = ("text_config", "vision_config", "audio_config", "speech_config", "talker_config")
 TEXT_PART = "#text_config"
-"""End of a file's name that means its language model alone."""
+"""Suffix of a file's name that selects its language model only."""
 # Language models without their own class in transformers 5.23 -> the type with equal layers. The
 # positions of images in the rotation cost nothing.
 _SAME_LAYERS = {
@@ -63,7 +63,7 @@ _SAME_LAYERS = {
 _TUNED = re.compile(r"-(?:instruct|chat|base|hf|it|pt)$")
 _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 GIVEN = " (given in Python)"
-"""End of the name of a model that was given as an object."""
+"""Suffix of the name of a model given as an object."""
 
 HEAD_COUNTS = (
     "num_attention_heads",

@@ -44,7 +44,7 @@ CLUSTER_SCHEMA = "shardwright/cluster@1"
 _GIB = 2**30
 _SLICE = re.compile(r"^(?:tpu-?)?(v3|v4|v5p|v5e|v5litepod|v6e)-(\d+)$")
 NAME_START = r"(?:[A-Za-z]|\d{3,})"
-"""How the name of a device begins, in a regular expression: `h100`, `4090`."""
+"""Regular expression for the beginning of a device's name: `h100`, `4090`."""
 _PART = re.compile(rf"^(?:(\d+)x)?(?:(\d+)x)?({NAME_START}[\w.-]*)$")
 
 
@@ -88,13 +88,13 @@ def _device_file(name: str) -> tuple[DeviceFile, DeviceVariant]:
 
 
 def device_file(name: str) -> DeviceFile:
-    """The file of a device of this name or alias, of a variant its base device's; raises
+    """The file of a device by name or alias, for a variant that of its base device. Raises
     UnknownNameError."""
     return _device_file(name)[0]
 
 
 def device_path(name: str) -> Path:
-    """The path of that file."""
+    """The path of a device's file."""
     return _paths("devices")[base_of(name)]
 
 
@@ -265,8 +265,8 @@ def _assembled(
 
 
 def _domain_size(per_node: int, total: int, design: NodeDesign) -> int:
-    """Devices joined by the inner link: of one node; or if nodes are trays of a rack, of the most
-    trays that fit a rack and divide the cluster evenly, as schedulers place jobs."""
+    """Number of devices joined by the inner link: those of a node or, if nodes are trays of a rack,
+    of as many trays as fit a rack and divide the cluster evenly, as schedulers place jobs."""
     if per_node != design.host_devices:
         return per_node
     most = min(total, design.devices)

@@ -295,7 +295,8 @@ class Device:
         return self.peak_flop_per_s[dtype]
 
     def peak_or_twins(self, dtype: str) -> Sourced:
-        """`peak` for a torch type, or for its twin type if the device lists only that one."""
+        """`peak` for a torch type; a device that lists only one of bfloat16 and float16 has the
+        same peak for both."""
         twin = twin_type(dtype)
         listed = dtype in self.peak_flop_per_s or twin not in self.peak_flop_per_s
         return self.peak(dtype if listed else twin)

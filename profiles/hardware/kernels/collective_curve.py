@@ -180,7 +180,8 @@ class CollectiveCurves:
         )
 
     def half_width(self, operation: str, split: str = "sizes") -> float:
-        """Relative half-width of a 90 % interval: p90 of the split's held-out rows, default 0.5."""
+        """Relative half-width of a 90 % interval: the 90 % quantile of the errors of held-out rows
+        of a `split` (`held_out`); 0.5 without such rows."""
         name = {"broadcast": "all_gather", "barrier": "all_reduce"}.get(operation, operation)
         found = [e.p90 for e in self.held_out if e.where == name and e.split == split]
         return max(found, default=0.5)

@@ -46,7 +46,7 @@ class StoragePrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStorage:
-    """[storage] of a price file; None takes the assumptions of `size`.
+    """[storage] of a price file; None means the default of `size`.
 
     dataset_gib   of the tokenized dataset;  checkpoints_kept  at a time
     egress_gib    at the end of the run

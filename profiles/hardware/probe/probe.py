@@ -122,7 +122,8 @@ def _is_of_transformers(case: Case) -> bool:
 
 
 def most_devices(threads_per_device: int) -> int:
-    """Into how many devices this machine splits: its GPUs, or its cores by the threads of each."""
+    """Number of devices of this machine: its GPUs, or its cores divided by the threads per
+    device."""
     if torch.cuda.is_available():
         return torch.cuda.device_count()
     return max(1, num_cores() // threads_per_device)
@@ -139,7 +140,7 @@ def measure_cases(
     progress: Progress = no_progress,
     kept: Path | None = None,
 ) -> Cluster:
-    """As `measure_machine`, for the given cases, all of them `visits` times in turn.
+    """As `measure_machine`, for the given cases, each `visits` times in turn.
 
     Raises InputError without a matmul, a launch and a large copy: they give a device's rates.
     """

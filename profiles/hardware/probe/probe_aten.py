@@ -115,12 +115,12 @@ def _upsampled(mode: str, t: Tensors) -> Tensor:
 
 
 def _of_index(op: Callable[[Tensor, Tensor], Tensor]) -> Forward:
-    """An op of rows and of [rows] of row numbers in random order."""
+    """A forward of an op on rows and [rows] row numbers in random order."""
     return lambda t: op(x := t.rows(), t.index(x.shape[0], below=x.shape[0]))
 
 
 def _of_places(op: Callable[[Tensor, Tensor], Tensor]) -> Forward:
-    """An op of rows and of [rows, 512] of random places in a row."""
+    """A forward of an op on rows and [rows, 512] random positions in a row."""
     return lambda t: op(x := t.rows(), t.index(*x.shape, below=x.shape[1]))
 
 

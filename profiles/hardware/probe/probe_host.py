@@ -114,7 +114,7 @@ def _ops(views_s: tuple[float, float], module_s: float, samples: int) -> tuple[f
 
 
 def _chain(step: Callable[[Tensor], Tensor], start: Tensor, samples: int) -> tuple[float, float]:
-    """Median seconds of one link, forward and backward."""
+    """Median seconds of one link of a chain of calls, forward and backward."""
 
     def forward(x: Tensor) -> Tensor:
         for _ in range(_LINKS):

@@ -125,8 +125,8 @@ def _attention(
 
 
 def _recurrence(shape: RecurrenceCase, dtype: torch.dtype, device: torch.device) -> Layer:
-    """The weights stay in the caches: in a step too, all positions but the first find them
-    there."""
+    """The call of a recurrent layer. The weights stay in the caches, as in a step for all positions
+    but the first."""
     layer = _RECURRENCES[shape.kind](shape.inputs, shape.size, device=device, dtype=dtype)
     x = torch.randn(_LENGTH, shape.batch, shape.inputs, device=device).to(dtype).requires_grad_()
     return lambda: layer(x)[0], (x, *layer.parameters())

@@ -240,8 +240,8 @@ def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def softmax_pair_loss(logits: Tensor, _: Any) -> Tensor:
-    """Of scores [images, texts]: each image finds its text and each text its image (CLIP, Radford
-    et al., arXiv 2103.00020, figure 3)."""
+    """The loss of scores [images, texts] in which each image selects its text, and each text its
+    image (CLIP, Radford et al., arXiv 2103.00020, figure 3)."""
     right = torch.arange(logits.shape[0], device=logits.device)
     scores = logits.float()
     images = nn.functional.cross_entropy(scores, right)
@@ -249,8 +249,8 @@ def softmax_pair_loss(logits: Tensor, _: Any) -> Tensor:
 
 
 def sigmoid_pair_loss(logits: Tensor, _: Any) -> Tensor:
-    """Of scores [images, texts]: each pair belongs together or not (SigLIP, Zhai et al., arXiv
-    2303.15343, algorithm 1)."""
+    """The loss of scores [images, texts] in which each pair is classified as matching or not
+    (SigLIP, Zhai et al., arXiv 2303.15343, algorithm 1)."""
     signs = 2 * torch.eye(logits.shape[0], device=logits.device) - 1
     return -nn.functional.logsigmoid(signs * logits.float()).sum() / math.prod(logits.shape[:1])
 

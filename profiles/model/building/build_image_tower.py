@@ -98,7 +98,8 @@ _FRAMES_ALONE = "qwen"
 
 
 class _OfPatches(ImageTower):
-    """Given the patches of all images in one row, and the grid of each (Qwen-VL, GLM-V, Kimi)."""
+    """A tower with the patches of all images in one row, and the grid of each, as input (Qwen-VL,
+    GLM-V, Kimi)."""
 
     def __init__(self, core: Any) -> None:
         super().__init__(core)
@@ -139,7 +140,8 @@ def _attend_in_equal_parts(config: Any) -> None:
 
 
 _EQUAL_PARTS = "flash_in_equal_parts"
-"""With this word in its name, transformers passes the lengths of all parts (5.23)."""
+"""transformers passes the lengths of all parts to attention functions with this word in their name
+(5.23)."""
 
 
 def _attention_in_equal_parts(
@@ -162,7 +164,8 @@ def _attention_in_equal_parts(
 
 
 class _OfSizes(ImageTower):
-    """Given the size of each image, in tiles where the model cuts images into some."""
+    """A tower with the size of each image as input, in tiles if the model cuts images into
+    tiles."""
 
     def __init__(self, core: Any) -> None:
         super().__init__(core)

@@ -19,7 +19,7 @@ from profiles.errors import TraceError
 from profiles.model.building.build import BuiltModel
 
 Reduce = Callable[[Tensor, str], Tensor]
-"""(one rank's numbers, `sum` or `max`) -> those over all ranks, in the same memory."""
+"""(one rank's numbers, `sum` or `max`) -> the sum or maximum over all ranks, in the same memory."""
 
 _IGNORED = -100  # torch's default
 # Functions that keep the order of a token's logits, and functions that return no logits.
@@ -73,8 +73,8 @@ class SplitLogits(TorchFunctionMode):
 
     first, reduce  as of split_cross_entropy
 
-    Raises TraceError if the function does anything with them but to reshape them, to take some
-    tokens, to change their type, and torch's mean cross entropy [token, class].
+    Raises TraceError if the function does anything with them except reshaping, selecting tokens,
+    changing the type, and torch's mean cross entropy [token, class].
     """
 
     def __init__(self, logits: Tensor, *, first: int, reduce: Reduce) -> None:

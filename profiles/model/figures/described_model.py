@@ -76,7 +76,8 @@ def traced_figures(
 
 @functools.lru_cache(maxsize=64)
 def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputError], str]:
-    """The figures of a trace, or its error, which most requests of one command meet again."""
+    """The figures of a trace, or its error; cached, because most requests of one command need it
+    again."""
     try:
         found = figures_of_trace(_traced(spec, length))
         whole = bool(spec.factory) and not splits_vocabulary(spec)

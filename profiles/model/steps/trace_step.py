@@ -280,7 +280,7 @@ class _StepRecorder(Recorder):
         )
 
     def note_gradient(self, p: Tensor) -> None:
-        """A parameter's gradient is complete, and from now on counts as a parameter."""
+        """Record that a parameter's gradient is complete; it counts as a parameter from now on."""
         assert p.grad is not None
         key = p.grad.untyped_storage()._cdata
         self._references.pop(key, None)

@@ -201,8 +201,8 @@ class _Stub(torch.autograd.Function):
 
 
 def _layout(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
-    """Shape, strides and dtype of a new tensor like `x`; its dimensions lie in memory in the same
-    order, without gaps."""
+    """Shape, strides and dtype of a new tensor like `x`, with dimensions in the same order in
+    memory, without gaps."""
     strides, size = [0] * x.dim(), 1
     for dim in sorted(range(x.dim()), key=lambda d: (x.stride(d), -d)):
         strides[dim], size = size, size * x.shape[dim]

@@ -83,7 +83,7 @@ class TracedBlocks:
     def _last_agrees(self, last_stub: int, entry: str, model: Block) -> bool:
         """Whether the next traced block of this structure after the skipped ones equals the one
         that they repeat. If several are traced, the others may differ only in their backward, and
-        the last in ops that the model runs behind it; otherwise blocks of one structure may
+        the last in ops that the model runs after it; otherwise blocks of one structure may
         alternate."""
         part = self.traced.built.module.get_submodule
         own = structure(part(entry))
@@ -116,8 +116,8 @@ class TracedBlocks:
     def _calls(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(parameter, block) -> `Parameter.calls`, where its unit is called several times.
 
-        Behind the backward of a call FSDP2 frees the weights, unless no argument has a gradient. A
-        unit that shares a weight with other code is left to the root, which is called once
+        After the backward of a call FSDP2 frees the weights, unless no argument has a gradient. A
+        unit that shares a weight with other code belongs to the root, which is called once
         (executor/parallelize.py, `without_shared_weights`).
         """
         several = {p: c for p, c in self.traced.calls.items() if len(c) > 1}

@@ -17,7 +17,7 @@ from torch.utils import checkpoint
 
 
 class _Modes:
-    """The given modes, again."""
+    """Context with the given modes active again."""
 
     def __init__(self, modes: list[Any]) -> None:
         self._modes = modes

@@ -298,12 +298,13 @@ class Group:
 
     @property
     def layers(self) -> frozenset[str]:
-        """All of them."""
+        """All layers of the group."""
         return frozenset((*self.columns, *self.rows))
 
     @property
     def key(self) -> frozenset[str]:
-        """Equal for groups that differ only in numbers: the experts of a list."""
+        """A key that is equal for groups that differ only in numbers, such as the experts of a
+        list."""
         return frozenset(starred(path) for path in self.layers)
 
     def choices(self) -> list[dict[str, tuple[str, Parts]]]:

@@ -42,17 +42,17 @@ class Exchange(Protocol):
 
 
 class NoExchange:
-    """The exchange of a run on shapes, which nothing fills."""
+    """The exchange of a run on shapes, which does nothing."""
 
     def reduce(self, x: Tensor, operation: str) -> Tensor:
         """Unchanged."""
         return x
 
     def gather(self, out: Tensor, part: Tensor) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def scatter(self, out: Tensor, parts: Tensor) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _Exchanged(torch.autograd.Function):

@@ -1,9 +1,9 @@
 """Find the embedding and the head of a model that tensor parallelism may split by words.
 
-A rank then looks up and multiplies with its words' rows alone, and keeps their logits alone: the
-loss exchanges three numbers per token (build_split_loss.py lists the possible losses). The head is
-a linear layer whose output becomes the logits by ops on each number alone (a scale, a soft cap);
-tables are the embeddings with as many rows that are called with whole numbers.
+A rank then uses only its words' rows, and keeps only their logits: the loss exchanges three numbers
+per token (build_split_loss.py lists the possible losses). The head is a linear layer whose output
+becomes the logits by elementwise ops (a scale, a soft cap); tables are the embeddings with the same
+number of rows that are called with integers.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def vocabulary_rules(built: BuiltModel) -> tuple[Rule, ...]:
 
 
 def _becomes(x: Tensor, logits: Any) -> bool:
-    """Whether ops on each number alone made the logits from `x`."""
+    """Whether the logits were made from `x` by elementwise ops."""
     if not isinstance(logits, Tensor) or logits.shape != x.shape:
         return False
     node = logits.grad_fn

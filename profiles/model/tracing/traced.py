@@ -106,8 +106,8 @@ class TracedModel:
         return self._made[key]
 
     def _curved(self, micro_batch: int, tp: int) -> ModelGraph | None:
-        """The graph by three traced ones that also give a fourth; None if there are no such four.
-        One of a single sample may have other ops."""
+        """The graph extrapolated from three traced ones, if these also give a fourth; otherwise
+        None. The graph of a single sample is not used, as it may have other ops."""
         known = [*self._files[tp].graphs, *self._traced.get(tp, ())]
         if len(known) < 4 or micro_batch == 1:
             return None
@@ -228,7 +228,7 @@ def kept(
     settings: tuple[Any, ...],
     cache: Path | None,
 ) -> T:
-    """The value of `make`, from the folder `cache` if it is there.
+    """The value of `make`, from the folder `cache` if it is cached.
 
     A file belongs to one configuration, its settings, and one version of this code and of torch.
     Models of a factory are not cached, since their code has no hash.
@@ -282,7 +282,7 @@ def interpolate(graphs: Sequence[ModelGraph], micro_batch: int) -> ModelGraph | 
 
 
 def _with_peaks(block: Block) -> Block:
-    """With new peaks, which are no polynomials, from the changes, which are."""
+    """The block with peaks computed from the changes: only changes are polynomials in the batch."""
     return replace(
         block,
         forward_peak_bytes=running_peak(block.forward_changes),
