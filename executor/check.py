@@ -63,7 +63,7 @@ def check_gradients(
                 f"the unsplit model's loss is {reference_loss}, or a gradient is not finite, so "
                 "there is nothing to compare"
                 + (f" ({place.words})" if place is not None else "")
-                + "; mend the model or its loss, or run without --check"
+                + "; correct the model or its loss, or run without --check"
             )
         with Rank(plan, spec, mesh, device, Recorder(), exact=dtype, backend=backend) as rank:
             loss = rank.forward_backward()

@@ -163,8 +163,8 @@ def predict(
         )
     if isinstance(on, Cluster):
         raise InputError(
-            "on: devices of an imported run are named by text (8x8xh100-sxm-80gb); an answer "
-            "of plan() and a plan file are predicted on the devices that they are for"
+            "on: name the devices of an imported run as text (8x8xh100-sxm-80gb); leave it out for "
+            "an answer of plan() or a plan file, which name their devices"
         )
     if isinstance(chosen, (str, Path)) and not is_imported(Path(chosen)):
         opened = open_plan(chosen)
@@ -283,7 +283,7 @@ def compare(
     """
     logs = [log] if isinstance(log, (str, Path)) else list(log)
     if (run is None) == (not logs):
-        raise InputError("name a run, or a log with log=; one of them")
+        raise InputError("give either a run, or a log with log=")
     if logs:
         compare_log = plugin_function("compare_log")
         if compare_log is None:
@@ -292,10 +292,10 @@ def compare(
         return found
     if on:
         raise InputError(
-            "on: names devices of an imported run, which is compared with a log (log=)"
+            "on: only an imported run, compared with a log (log=), needs devices; leave it out"
         )
     if isinstance(plan, ImportedRun):
-        raise InputError("an imported run is compared with a log (log=), not with a run of ours")
+        raise InputError("an imported run can be compared with a log only; give log=")
     planned = opened_plan(plan).planned
     measured = run if isinstance(run, Measurement) else load_run(str(run))
     return as_result(ComparisonResult, compare_run(planned, measured))

@@ -182,7 +182,7 @@ class ResultStore:
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise DocumentError(
-                    f"{self.path} is locked by another program that reads or writes it; close that"
+                    f"{self.path} is locked by another program that reads or writes it; close it"
                 ) from error
             raise DocumentError(
                 f"{self.path}: cannot be written: {error}; finished answers are saved, and "

@@ -95,7 +95,7 @@ def _keeping_to_types(space: Axes, cluster: Cluster) -> Axes:
         )
         raise InputError(
             f"with {' '.join(space.pins()) or 'any pp'} the stages of cluster {cluster.name} mix "
-            f"its device types ({counts}); free --pp, or let replicas differ"
+            f"its device types ({counts}); free --pp, or allow unequal replicas"
         )
     return kept
 

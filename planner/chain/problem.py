@@ -144,7 +144,7 @@ class PartitionProblem:
     def __post_init__(self) -> None:
         n, s, m = len(self.kinds), len(self.strategies), self.lattice.count
         if self.schedule not in ("1f1b", "gpipe"):
-            raise InputError(f"the partition knows 1f1b and gpipe, not {self.schedule!r}")
+            raise InputError(f"the partition supports 1f1b and gpipe, not {self.schedule!r}")
         if not 1 <= len(self.slots) <= n:
             raise InputError(f"{n} blocks cannot form {len(self.slots)} stages of one or more")
         if self.num_microbatches < 1 or s < 1:

@@ -377,9 +377,9 @@ class ModelGraph:
         if not self.chain:
             raise InputError(f"the model graph of {self.name} has no blocks")
         if any(not 0 <= ref.kind < len(self.kinds) for ref in self.chain):
-            raise InputError(f"the model graph of {self.name} refers to a block that is not there")
+            raise InputError(f"the model graph of {self.name} refers to an unknown block")
         if any(branch.consumers[-1] >= len(self.chain) for branch in self.branches):
-            raise InputError(f"a tensor in {self.name} is used by a block that is not there")
+            raise InputError(f"a tensor in {self.name} is used by an unknown block")
 
     @property
     def cuttable(self) -> bool:

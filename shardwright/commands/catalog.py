@@ -56,14 +56,14 @@ def catalog(
         _import_prices(name, output, day)
         return
     if output is not None or day:
-        raise InputError("-o and --date go with catalog import-prices FOLDER")
+        raise InputError("-o and --date are for catalog import-prices FOLDER; leave them out")
     offers = None if prices is None else offers_with(prices)
     today = date.today().isoformat()
     if action == "show":
         _show_device(name, offers, today, owning, json_output=json_output)
         return
     if owning is not None:
-        raise InputError("--owning goes with catalog show DEVICE")
+        raise InputError("--owning is for catalog show DEVICE; leave it out")
     rows = catalog_rows()
     if action == "prices":
         every = (device_price(row.name, kind, offers) for row in rows for kind in KINDS)

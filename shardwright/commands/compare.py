@@ -67,7 +67,7 @@ def compare(
         return
     if on:
         raise InputError(
-            "--on names devices of an imported run, which is compared with a log (--log)"
+            "--on: only an imported run, compared with a log (--log), needs devices; leave it out"
         )
     opened = open_plan(first)
     data = read_mapping(second)

@@ -63,8 +63,8 @@ def need_free(port: int) -> None:
         _bind(port)
     except OSError as error:
         raise InputError(
-            f"--port {port} of {ADDRESS} cannot be had: {error.strerror}; end what uses it, or "
-            f"give another port{_free_words(port)}"
+            f"--port {port} of {ADDRESS} cannot be used: {error.strerror}; end the program that "
+            f"uses it, or give another port{_free_words(port)}"
         ) from None
 
 

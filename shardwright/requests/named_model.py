@@ -84,8 +84,8 @@ def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
     if tokens is not None:
         if seq not in (None, tokens):
             raise InputError(
-                f"--seq {seq}: {spec.source} makes its own inputs, and a sample of them is "
-                f"{tokens} tokens; leave --seq out, or change the factory"
+                f"--seq {seq}: {spec.source} makes its own inputs, with {tokens} tokens per "
+                "sample; leave --seq out, or change the factory"
             )
         return Sample(sequence_length=tokens, assumptions=built.assumptions)
     if seq is not None and seq not in built.input_sizes:

@@ -107,9 +107,9 @@ def open_plan(path: str | Path) -> OpenedPlan:
         answer = read_plan_file(path)
         if answer.plan is not None and answer.plan.pipelines is not None:
             raise DocumentError(
-                f"{path} holds a plan for mixed devices with replicas that differ; `run`, "
-                "`predict` and `compare` take plans whose replicas are alike. Plan on one device "
-                "type, or give the file to a runtime that has uneven stages and shares"
+                f"{path} has unequal replicas on mixed devices; `run`, `predict` and `compare` "
+                "need equal replicas. Plan on one device type, or use a runtime with uneven "
+                "stages and shares"
             )
     return OpenedPlan(path=Path(path), answer=answer, provenance=provenance)
 

@@ -75,6 +75,6 @@ def refuse_devices_of_plan(on: str, where: str) -> None:
     """Raises InputError if devices are given for a plan, which has its own."""
     if on:
         raise InputError(
-            f"{where} is a plan and is predicted on the devices that it is for, not on {on} (--on, "
-            "in Python on=); plan again for those, or leave it out"
+            f"{where} is a plan, which names its devices, so {on} (--on, in Python on=) cannot "
+            "replace them; plan again for those, or leave it out"
         )

@@ -89,7 +89,7 @@ def trace(
     """
     if isinstance(model, str):
         if inputs is not None or targets is not None or loss_fn is not None:
-            raise InputError(f"{model}: inputs, targets and loss_fn go with a module, not a name")
+            raise InputError(f"{model}: inputs, targets and loss_fn are for modules, not for names")
         import_from_here(model)
         spec = resolve_model(model)
         sample = sample_of(model, sequence_length)
@@ -143,7 +143,7 @@ def plan(
     if stack is not None:
         if space is not None:
             raise InputError(
-                "space is of our own executor; with stack= give pins (tp=, pp=, ...) in its place"
+                "space is for our own executor; with stack= give pins (tp=, pp=, ...) instead"
             )
         return _plan_for_stack(model, where, work, axes, options, price, progress, region)
     for each in options_of(PlanOptions):
@@ -159,8 +159,8 @@ def plan(
     if isinstance(model, TracedModel):
         if shares and not model.sequence_parallel:
             raise InputError(
-                f"sequence_parallel=True: {model.source} was traced without; "
-                "trace(..., sequence_parallel=True) traces it with"
+                f"sequence_parallel=True: {model.source} was traced without it; use "
+                "trace(..., sequence_parallel=True)"
             )
         shares = model.sequence_parallel
     ours = replace(options, stack=EXECUTOR, sequence_parallel=shares)

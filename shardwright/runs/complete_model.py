@@ -253,7 +253,8 @@ def _with_layers(row: DescribedRow, model: Transformer, pp: int) -> Transformer:
     wanted = parameters_in_name(row.run.model)
     if wanted is None:
         raise InputError(
-            f"no layers are given and {row.run.model!r} is neither known nor a parameter count"
+            f"no layers are given, and {row.run.model!r} is no known model and has no parameter "
+            "count"
         )
     layer = replace(model, num_layers=model.first_dense_layers + 2).parameters
     layer -= replace(model, num_layers=model.first_dense_layers + 1).parameters

@@ -161,7 +161,10 @@ class Recipe:
         for count in self.num_devices:
             batch = self.sequences_per_device * count
             if batch < 1 or batch != int(batch):
-                raise InputError(f"{self.model} on {count} {self.device}: a batch of {batch:g}")
+                raise InputError(
+                    f"{self.model} on {count} {self.device}: the batch {batch:g} is not a whole "
+                    "number of 1 or more"
+                )
 
     def agrees(self, run: PublishedRun) -> bool:
         """Whether the recipe is for the row's number of devices and contradicts none of its

@@ -233,8 +233,8 @@ def _pipeline_layout(run: PublishedRun, model: Transformer, degrees: Degrees) ->
     if len(stages) != degrees.num_stages or degrees.pp not in layout_ranks(text):
         ranks = " or ".join(map(str, layout_ranks(text)))
         raise InputError(
-            f"{where} {run.pipeline_layout!r} has {len(stages)} stages, for pp of {ranks}; the run "
-            f"has pp {degrees.pp} x vpp {degrees.vpp}"
+            f"{where} {run.pipeline_layout!r} has {len(stages)} stages and needs pp {ranks}; the "
+            f"run has pp {degrees.pp} x vpp {degrees.vpp}"
         )
     return text
 
@@ -253,7 +253,7 @@ def _check(row: DescribedRow, done: TrainingRun) -> None:
         has = row.device.memory_bytes.value
         if need > has:
             raise InputError(
-                f"no layout is given, and data parallelism alone cannot be it: weights"
+                f"no layout is given, and plain data parallelism does not fit: weights"
                 f"{'' if done.lora else ' and gradients'} of {need / 2**30:.0f} GiB on a device of "
                 f"{has / 2**30:.0f} GiB"
             )

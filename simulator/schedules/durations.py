@@ -47,7 +47,7 @@ class Durations:
         )
         counts = {len(row) for row in rows if row is not None}
         if len(counts) != 1:
-            raise InputError(f"durations are needed for the same stages, got {sorted(counts)}")
+            raise InputError(f"durations have different numbers of stages: {sorted(counts)}")
 
     @classmethod
     def even(

@@ -102,7 +102,7 @@ def test_a_wrong_key_is_named(tmp_path: Path, changed: str, into: str, said: str
         (
             "2026-11-01,eur,1.25",
             "2026-11-01,eur,",
-            r"2:currency_in_usd: needed for prices in eur",
+            r"2:currency_in_usd: prices in eur need a rate",
         ),
         ("2026-10-01,,", "2026-10-01,", r"prices.csv:3: 6 cells, but the header names 7"),
         (",3,2026-10-01", ",three,2026-10-01", r"3:price_per_device_hour: 'three' is not"),

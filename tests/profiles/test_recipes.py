@@ -102,7 +102,7 @@ def test_a_batch_must_be_whole_sequences(tmp_path) -> None:
         "sequences_per_device = 0.5\n",
         encoding="utf-8",
     )
-    with pytest.raises(DocumentError, match=r"X on 9 h100-sxm-80gb: a batch of 4\.5"):
+    with pytest.raises(DocumentError, match=r"X on 9 h100-sxm-80gb: the batch 4\.5 is not"):
         read_document(file, Recipes, schema=RECIPES_SCHEMA)
 
 

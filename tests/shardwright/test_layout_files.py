@@ -36,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_a_space_of_our_own_executor_is_refused_beside_a_framework() -> None:
-    with pytest.raises(InputError, match="space is of our own executor"):
+    with pytest.raises(InputError, match="space is for our own executor"):
         public.plan("gpt2", "8xh100-sxm", WORK, stack="megatron-core", space=Axes(tp=(2,)))
 
 

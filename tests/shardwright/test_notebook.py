@@ -63,11 +63,11 @@ def test_an_answer_needs_no_file(layout: Any) -> None:
     assert sum(row["time_s"] for row in step.table()) == pytest.approx(step.step_time_s.value)
     assert public.diff(layout, layout).equal
     page_of(step)
-    with pytest.raises(InputError, match="on the devices that it is for"):
+    with pytest.raises(InputError, match="which names its devices"):
         public.predict(layout, on="8xh200")
-    with pytest.raises(InputError, match="names devices of an imported run"):
+    with pytest.raises(InputError, match="only an imported run, compared with a log"):
         public.compare(layout, "run.json", on="8xh200")
-    with pytest.raises(InputError, match="name a run, or a log"):
+    with pytest.raises(InputError, match="give either a run, or a log"):
         public.compare(layout)
 
 

@@ -79,7 +79,7 @@ def test_h100s_take_more_of_the_work_and_all_are_faster_than_some(folder: Path) 
 
     refused = shardwright("run", "p.json", cwd=folder)
     assert refused.returncode == 2
-    assert "take plans whose replicas are alike" in " ".join(refused.stderr.split())
+    assert "need equal replicas" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_files_of_owning_are_read_before_the_search(tmp_path: Path) -> None:
     asked = ("size", "llama-3.1-8b", "--on", "h100-sxm", "--tokens", "2B", "--quiet")
     cases = (
         (("--owning", str(tmp_path / "missing.toml")), "missing.toml"),
-        (("--owned", "a100-sxm"), "write how many of what"),
+        (("--owned", "a100-sxm"), "write number and type"),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SizeSolver, "solve", lambda *_, **__: pytest.fail("searched"))

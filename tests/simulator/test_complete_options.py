@@ -93,7 +93,7 @@ def test_windows_and_predicted_tokens_are_the_model_s() -> None:
         ({"window_layers": 4}, "need a sliding_window"),
         (
             {"pipeline_layout": "Et*16|t*16L", "pp": 4, "dp": 16, "vpp": 1},
-            "has 2 stages, for pp of 2; the run has pp 4 x vpp 1",
+            "has 2 stages and needs pp 2; the run has pp 4 x vpp 1",
         ),
         (
             {"pipeline_layout": "Et*16|t*15L", "pp": 2, "dp": 32, "vpp": 1},
@@ -110,7 +110,7 @@ def test_what_cannot_be_says_why(changes: dict[str, object], words: str) -> None
 def test_a_layout_of_stages_is_kept_where_there_are_stages() -> None:
     row = replace(RUN, pp=2, dp=32, vpp=1, pipeline_layout="Et*20|t*12,L")
     assert complete_run(row).pipeline_layout == "Et*20|t*12L"
-    with pytest.raises(UnsupportedRunError, match="has 2 stages, for pp of 2; the run has pp 1"):
+    with pytest.raises(UnsupportedRunError, match="has 2 stages and needs pp 2; the run has pp 1"):
         complete_run(replace(row, pp=1, dp=64))
 
 

@@ -175,14 +175,14 @@ def test_expert_parallelism_is_bounded_by_its_ranks() -> None:
         ({"recompute": "some"}, "the recompute 'some' is not known"),
         ({"schedule": "fancy"}, "the schedule 'fancy' is not known"),
         ({"hidden_size": None}, "no hidden size is given and 'GPT h2048 L24' is not a known"),
-        ({"num_layers": None}, "neither known nor a parameter count"),
+        ({"num_layers": None}, "is no known model and has no parameter count"),
         ({"num_experts": 8}, "8 experts, but no top_k"),
         ({"model": "Nemotron-H-47B"}, "a hybrid whose figures are not known"),
         ({"global_batch": 1}, "dp=2 ranks for 1 sequences per step"),
         ({"faults": ("line 3: bad",)}, "line 3: bad"),
         (
             {"dp": None, "tp": None, "pp": None, "hidden_size": 163840, "num_heads": 1280},
-            "no layout is given, and data parallelism alone cannot be it",
+            "no layout is given, and plain data parallelism does not fit",
         ),
     ],
 )

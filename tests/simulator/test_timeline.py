@@ -125,7 +125,7 @@ def test_durations_of_other_stages_are_refused():
     schedule = build_schedule("1f1b", num_ranks=2, num_microbatches=2)
     with pytest.raises(InputError, match="2 stages, durations are given for 3"):
         simulate(schedule, even(3))
-    with pytest.raises(InputError, match="same stages"):
+    with pytest.raises(InputError, match="different numbers of stages"):
         Durations(
             forward_s=(1.0,), backward_s=(1.0, 1.0), send_forward_s=(0.0,), send_backward_s=(0.0,)
         )

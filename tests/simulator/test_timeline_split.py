@@ -156,5 +156,5 @@ def test_half_of_the_halves_is_refused():
         Durations(**common, backward_input_s=row)
     with pytest.raises(InputError, match="only backward_weight_s of the two halves"):
         Durations(**common, backward_weight_s=row)
-    with pytest.raises(InputError, match="same stages"):
+    with pytest.raises(InputError, match="different numbers of stages"):
         Durations(**common, backward_input_s=(1.0, 2.0), backward_weight_s=(1.0, 2.0))

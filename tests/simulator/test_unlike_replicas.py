@@ -264,7 +264,7 @@ def test_files_of_the_earlier_schema_are_read(tmp_path):
     answer = read_plan_file(path)
     assert answer.plan == unlike
     assert answer.comparison.keys == answer.cells_considered == 4
-    with pytest.raises(DocumentError, match="replicas that differ; `run`"):
+    with pytest.raises(DocumentError, match="unequal replicas on mixed devices; `run`"):
         open_plan(path)
     write_plan_file(path, answer, provenance={})
     assert read_plan_file(path) == answer

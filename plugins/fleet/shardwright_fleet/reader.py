@@ -300,7 +300,7 @@ def _need_no_circle(runs: tuple[FleetRun, ...]) -> None:
         ready = {n for n, run in enumerate(runs) if n not in done and set(run.after) <= done}
         if not ready:
             left = next(n for n in range(len(runs)) if n not in done)
-            raise InputError(f"job[{left}].after: {runs[left].name} waits for itself in a circle")
+            raise InputError(f"job[{left}].after: {runs[left].name} depends on itself")
         done |= ready
 
 
@@ -323,7 +323,7 @@ def part_of(whole: Cluster, nodes: int) -> Cluster:
     levels = []
     for level in whole.levels:
         if level.torus:
-            raise InputError(f"{whole.name}: a torus is used as a whole")
+            raise InputError(f"{whole.name}: runs cannot use a part of a torus")
         levels.append(replace(level, domain_size=min(level.domain_size, total)))
         if level.domain_size >= total:
             break

@@ -108,7 +108,7 @@ def variant_of(name: str) -> DeviceVariant:
 
 def _memory(device: Device, gigabytes: int) -> Sourced:
     if gigabytes * _GB <= device.reserved_bytes.value:
-        raise InputError(f"{device.name}@{gigabytes}gb: less than driver and context hold")
+        raise InputError(f"{device.name}@{gigabytes}gb: driver and context need more memory")
     return Sourced(
         value=gigabytes * _GB,
         source=f"the name: {device.name} with {gigabytes} GB",

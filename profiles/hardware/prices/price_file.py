@@ -178,7 +178,7 @@ def _read_csv(path: Path) -> tuple[Offer, ...]:
         code, rate = cells.pop("currency", "usd").lower(), numbers["currency_in_usd"]
         if code != "usd" and not rate:
             where = table.where(row, "currency_in_usd")
-            raise DocumentError(f"{where}: needed for prices in {code}; a number above 0")
+            raise DocumentError(f"{where}: prices in {code} need a rate above 0 in US dollars")
         price = numbers["price_per_device_hour"] or 0.0
         own = OwnOffer(price_per_device_hour=price, currency=code, **cells)
         rates = {code: rate or 1.0, "usd": 1.0}

@@ -98,7 +98,7 @@ class SplitLogits(TorchFunctionMode):
         out = func(*args, **kwargs)
         kept = isinstance(out, Tensor) and out.dim() and out.shape[-1] == self._words
         if name not in _SHAPING or not kept or out.stride(-1) != given[0].stride(-1):
-            raise TraceError(f"the loss takes all logits of a token ({name})")
+            raise TraceError(f"the loss needs all logits of a token ({name})")
         self._held.append(out)
         return out
 
@@ -118,9 +118,7 @@ def _plain_cross_entropy(
     settings = (weight, size_average, reduce, reduction, label_smoothing)
     indices = logits.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
     if settings != (None, None, None, "mean", 0.0) or not indices:
-        raise TraceError(
-            "the loss is another cross entropy than torch's mean one of [token, class]"
-        )
+        raise TraceError("the loss is not torch's mean cross entropy of [token, class]")
     return logits, targets, ignore_index
 
 

@@ -176,7 +176,7 @@ class _Chain:
             a.attention is None or a.gated is not None or b.attention is not None for a, b in pairs
         ):
             raise InputError(
-                f"{len(alone)} of its {len(found)} layers have no attention, in no regular order"
+                f"{len(alone)} of its {len(found)} layers, at irregular places, have no attention"
             )
         return [replace(b, attention=a.attention, call=a.call) for a, b in pairs]
 
@@ -202,8 +202,8 @@ class _Chain:
         shared = usual.ffn_size if sparse else 0
         if shared and shared % usual.expert_size:
             raise InputError(
-                f"shared experts of width {shared} with experts of width {usual.expert_size}: "
-                "not a whole number of them"
+                f"shared experts of total width {shared}, not a multiple of the width "
+                f"{usual.expert_size} of an expert"
             )
         gated = {layer.gated for layer in layers if layer.gated is not None}
         if len(gated) > 1:

@@ -122,7 +122,7 @@ def _common(
     inside = [p for p in products if hidden not in (p.k, p.n)]
     if inside:
         listed = ", ".join(f"{p.name} [{p.k} x {p.n}]" for p in inside[:3])
-        raise InputError(f"weights that neither take nor give the hidden size {hidden}: {listed}")
+        raise InputError(f"weights without the hidden size {hidden} as a dimension: {listed}")
     for kv_heads in _kv_heads(products, hidden, call):
         width = out + call.heads * call.head_size + kv_heads * (call.head_size + call.value_size)
         try:
@@ -243,18 +243,14 @@ def _experts(
             raise InputError(f"experts in stacks of {sorted(counts)}")
     elements = sum(p.elements for p in routed)
     if elements % (experts * hidden) or any(hidden not in (p.k, p.n) for p in routed):
-        raise InputError(
-            "experts whose weights neither take nor give the hidden size, or differ in size"
-        )
+        raise InputError("experts of unequal size, or without the hidden size as a dimension")
     one = tuple(replace(p, experts=1) for p in _one_expert(routed, experts))
     size, ways = _feed_forward(one, hidden, sum(p.elements for p in one), 0)
     rows = sum(p.rows * p.k * p.n for p in routed) / sum(p.k * p.n for p in one)
     met = rows / tokens
     # Rows are integers: each expert may have half a row more or less than its share.
     if not 1 <= round(met) <= experts or abs(met - round(met)) > experts / (2 * tokens) + _ROUNDING:
-        raise InputError(
-            f"experts that are given {met:.2f} times the tokens: not a whole number of them each"
-        )
+        raise InputError(f"{met:.2f} experts per token, which is not a whole number")
     return experts, size, ways == 2, met
 
 

@@ -48,7 +48,7 @@ def owned_cluster(text: str) -> Cluster:
     """`128xa100-sxm-80gb` as whole nodes; raises InputError."""
     match = _OWNED.match(text)
     if match is None:
-        raise InputError(f"--owned {text!r}: write how many of what, as 128xa100-sxm-80gb")
+        raise InputError(f"--owned {text!r}: write number and type, as 128xa100-sxm-80gb")
     count, name = int(match.group(1)), match.group(2)
     per_node = min(count, node_design(name).devices)
     if count < 1 or count % per_node:

@@ -182,7 +182,7 @@ def range_of(text: str, flag: str) -> Range | None:
         raise InputError(f"{flag} {text!r} is not a count or range; write 32, or 16..2048")
     first, last = int(match.group(1)), int(match.group(2) or match.group(1))
     if not 1 <= first <= last:
-        raise InputError(f"{flag} {text}: a range goes from 1 or more upwards, as 16..2048")
+        raise InputError(f"{flag} {text}: a range starts at 1 or more and ascends, as 16..2048")
     return Range(first=first, last=last)
 
 
@@ -200,7 +200,7 @@ def batches_of(text: str) -> tuple[int, ...]:
         return tuple(found)
     counts = [parse_quantity(part, "count", where="--global-batch") for part in text.split(",")]
     if any(count < 1 or count != int(count) for count in counts):
-        raise UnitError(f"--global-batch {text!r}: sequences per step are whole, 1 or more")
+        raise UnitError(f"--global-batch {text!r}: must be whole numbers of 1 or more")
     return tuple(int(count) for count in counts)
 
 

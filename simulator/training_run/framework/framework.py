@@ -399,7 +399,7 @@ def _merged_file(name: str, before: tuple[str, ...]) -> tuple[Path, dict[str, An
             "framework", name, framework_names(), where="--stack", suggestion=suggestion
         )
     if name in before:
-        raise DocumentError(f"{path}: like goes round in a circle: {' -> '.join((*before, name))}")
+        raise DocumentError(f"{path}: `like` is circular: {' -> '.join((*before, name))}")
     own = dict((read_mapping if name.endswith(".toml") else _shipped_file)(path))
     base = own.pop("like", "")
     if not base:

@@ -22,7 +22,7 @@ def test_a_port_that_is_taken_is_named_with_one_that_is_free() -> None:
         place.bind(("127.0.0.1", 0))
         place.listen()
         port = place.getsockname()[1]
-        with pytest.raises(InputError, match=rf"--port {port} of 127.0.0.1 cannot be had"):
+        with pytest.raises(InputError, match=rf"--port {port} of 127.0.0.1 cannot be used"):
             need_free(port)
     need_free(port)
 

@@ -44,7 +44,7 @@ class MeasuredCollective:
         if self.hosts < 1 or self.ranks % self.hosts:
             raise InputError(
                 f"{self.ranks} ranks of {self.operation} are not spread evenly over {self.hosts} "
-                "nodes; run as many on each"
+                "nodes; run the same number on each"
             )
 
     @property

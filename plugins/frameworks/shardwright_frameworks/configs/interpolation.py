@@ -74,7 +74,7 @@ def _text(raw: str, path: Key, source: _Source, depth: int) -> Any:
     if raw.strip() == "???":
         raise _OpenError("??? has to be filled in by the command line")
     if depth > _MOST_DEEP:
-        raise _OpenError(f"{raw!r} leads back to itself")
+        raise _OpenError(f"{raw!r} is circular")
     source.left -= 1
     if source.left < 0:
         raise _OpenError(f"more than {_MOST_FOLLOWED} references are to be followed")

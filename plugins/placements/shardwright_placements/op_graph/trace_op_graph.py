@@ -173,7 +173,8 @@ class _Tracer(TorchFunctionMode):
                 if len(model) != len(leaves):
                     raise TraceError(
                         f"{path} was assumed to equal {self.skipped[path]}, but returns "
-                        f"{len(leaves)} tensors instead of {len(model)}"
+                        f"{len(leaves)} tensors instead of {len(model)}; equal modules must "
+                        "return equal outputs"
                     )
                 made = []
                 for x, held in zip(leaves, model, strict=True):

@@ -121,7 +121,7 @@ def _linear(call: LocalCall) -> Tensor:
 
 def _biased_product(call: LocalCall) -> Tensor:
     if call.kwargs.get("alpha", 1) != 1 or call.kwargs.get("beta", 1) != 1:
-        raise InputError("addmm with alpha or beta other than 1 cannot be run in parts")
+        raise InputError("`run` cannot split addmm with alpha or beta other than 1 over ranks")
     return torch.mm(call.tensors[1], call.tensors[2]) + _bias(call, 0)
 
 
@@ -151,7 +151,7 @@ def _embedding(call: LocalCall) -> Tensor:
     first, count = call.position.span(call.inputs[1].forward, 0, call.shapes[1][0])
     padding = _argument(call, 2, "padding_idx")
     if _argument(call, 3, "max_norm") is not None:
-        raise InputError("an embedding with max_norm cannot be run in parts")
+        raise InputError("`run` cannot split an embedding with max_norm over ranks")
     if count == call.shapes[1][0]:
         return F.embedding(tokens, table, padding)
     inside = (tokens >= first) & (tokens < first + count)
@@ -169,9 +169,9 @@ def _cross_entropy(call: LocalCall) -> Tensor:
     plain = {"weight": None, "label_smoothing": 0.0, "reduction": "mean", "ignore_index": ignored}
     for key, value in plain.items():
         if call.kwargs.get(key, value) != value:
-            raise InputError(f"cross_entropy with {key} cannot be run in parts")
+            raise InputError(f"`run` cannot split cross_entropy with {key} over ranks")
     if bool((targets == ignored).any()):
-        raise InputError("cross_entropy with targets that are ignored cannot be run in parts")
+        raise InputError("`run` cannot split cross_entropy with ignored targets over ranks")
     axes = call.split_axes(0, 1)
     if axes:
         first, _ = call.position.span(call.inputs[0].forward, 1, call.shapes[0][1])

@@ -282,8 +282,8 @@ class Replay:
             conversion = self.conversions.get((block, t, made.op, made.output))
             if conversion is None or layout not in conversion.used:
                 raise MismatchError(
-                    f"tensor {t} is needed as {layout.forward} in block {block} and the file has "
-                    "no way there; make it again with `shardwright shard`"
+                    f"tensor {t} is needed as {layout.forward} in block {block}, but the file has "
+                    "no conversion to it; make it again with `shardwright shard`"
                 )
             forms |= fan_out(made.local, conversion, tensor.shape, self.position)
         return forms[layout]

@@ -113,7 +113,7 @@ class _Fan(torch.autograd.Function):
         if left:
             raise MismatchError(
                 f"tensor {plan.tensor}: gradients arrive as {sorted(left)}, and the file has no "
-                f"way to {plan.made.backward}; make it again with `shardwright shard`"
+                f"conversion to {plan.made.backward}; make it again with `shardwright shard`"
             )
         return arrived.get(plan.made.backward), None, None, None
 
