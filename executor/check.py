@@ -30,8 +30,8 @@ TOLERANCE = 1e-5
 
 
 EXACT = ("float32", "float64")
-"""Types in which the check computes: fp32, and fp64 if fp32 finds a difference, to tell an error
-from rounding. The gradient of a bias before batch normalization is rounding only (0.04 of the
+"""Types in which the check computes: fp32, and fp64 if fp32 finds a difference, to distinguish an
+error from rounding. The gradient of a bias before batch normalization is rounding only (0.04 of the
 check's floor in a random module, 2026-11-22)."""
 
 

@@ -213,7 +213,7 @@ class BlockRecorder(Recorder):
             leaves = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
             # Parameters belong to both sides.
             crossing = [x for x in leaves if x.requires_grad and not isinstance(x, nn.Parameter)]
-            # A replay that knows the model's calls by their number must not meet these. What later
+            # A replay numbers the model's calls and must not count these. A tensor that later
             # blocks use, too (an encoder's output), is complete after this block: the first counts.
             with torch._C.DisableTorchFunction():
                 register_multi_grad_hook(crossing, stamp, mode="any")
@@ -250,8 +250,8 @@ class BlockRecorder(Recorder):
         # From the last block to the first; where no gradient crosses a cut nothing runs before it.
         reached = passed.backward.get(stage.last, start)
         for block in range(stage.last - 1, stage.first - 1, -1):
-            # A tower's first block is given nothing that has a gradient: what runs backward until
-            # the next stamp is counted as its own.
+            # No input of a tower's first block has a gradient: the backward until the next stamp
+            # is counted as that block's.
             stamped = (b for b in range(block, stage.first - 1, -1) if b in passed.backward)
             ended = passed.backward.get(next(stamped, -1), end)
             self._note(block, letter, between(reached, ended))

@@ -265,7 +265,7 @@ class StageModule(nn.Module):
                 self._may_be_written(inputs[leaf.source])
         out = run()
         # The tensor written in place is the placeholder of the first input.
-        self._made(call, self._stands_for(inputs[0]) if call.writes else out)
+        self._made(call, self._replacement(inputs[0]) if call.writes else out)
         return out
 
     def _may_be_written(self, x: Any) -> None:
@@ -282,9 +282,9 @@ class StageModule(nn.Module):
 
     def _with_own(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of one of the stage's calls, with placeholders replaced."""
-        return tuple(mapped(self._stands_for, args)), mapped(self._stands_for, kwargs)
+        return tuple(mapped(self._replacement, args)), mapped(self._replacement, kwargs)
 
-    def _stands_for(self, x: Any) -> Any:
+    def _replacement(self, x: Any) -> Any:
         found = self._standing.get(id(x)) if isinstance(x, Tensor) else None
         return x if found is None else self._real.get(found[1], x)
 

@@ -104,7 +104,7 @@ class StageSlot:
     backward_s: float = 0.0
 
     @property
-    def beside_s(self) -> float:
+    def outside_blocks_s(self) -> float:
         """Seconds per micro-batch in addition to those of the stage's blocks."""
         return self.forward_s + self.backward_s
 

@@ -65,13 +65,15 @@ def relaxed_bound(
     gpipe = problem.schedule == "gpipe"
     for s, slot in enumerate(slots):
         behind = sum((of(j, whole) for j in range(s + 1, p)), np.zeros((p, n)))
-        fixed = sum(other.beside_s for other in slots[s + 1 :]) + (p - 1 - s) * crossing_s
+        fixed = sum(other.outside_blocks_s for other in slots[s + 1 :]) + (p - 1 - s) * crossing_s
         if gpipe:
             at_most((micro - 1) * of(s, forward), longest=1, limit=-(micro - 1) * slot.forward_s)
         elif micro > slot.in_flight:
             rounds = micro - slot.in_flight
             at_most(
-                behind + rounds * of(s, whole), longest=1, limit=-fixed - rounds * slot.beside_s
+                behind + rounds * of(s, whole),
+                longest=1,
+                limit=-fixed - rounds * slot.outside_blocks_s,
             )
         before = sum((of(j, backward) for j in range(s)), np.zeros((p, n)))
         done = sum(other.backward_s for other in slots[:s]) + s * crossing_s / 2
@@ -91,7 +93,7 @@ def relaxed_bound(
     )
     if not answer.success:
         return 0.0
-    fixed = sum(slot.beside_s for slot in slots) + (p - 1) * crossing_s
+    fixed = sum(slot.outside_blocks_s for slot in slots) + (p - 1) * crossing_s
     return (float(answer.fun) * unit + fixed) * (1 - _LOSS)
 
 

@@ -144,7 +144,8 @@ class StagePrices:
     def recompute(
         self, key: Key, kind: int, from_end: int, first: int, last: int
     ) -> tuple[Recompute, ...]:
-        """The fastest recompute kinds of blocks [first, last) that fit, as the stage `from_end`."""
+        """The fastest recompute kinds that fit, one per block of [first, last), in the stage
+        `from_end`, counted from the last."""
         solver = self._stages_of(key, kind)
         labels, fastest = solver.fastest_fitting(solver.problem.num_stages - from_end, first, last)
         return tuple(self.model.strategies[index] for index in labels.strategies(fastest))

@@ -188,7 +188,7 @@ class LayoutPrices:
         return np.asarray((layouts.pp == 1) | closed[layouts.schedule])
 
     def step_times(self, layouts: Layouts) -> Array:
-        """[layouts] seconds, never above the step time."""
+        """[layouts] lower bounds on the step times, in seconds."""
         return self._of_parts(layouts, lambda parts: parts.total_s)
 
     def busy_times(self, layouts: Layouts) -> Array:

@@ -74,7 +74,7 @@ class TimelineSearch:
             [chain.lattice.before(c.forward_s + c.backward_s.min(axis=1)) for c in chain.costs]
         )
         self._costs_of = np.asarray([slot.costs for slot in chain.slots])
-        self._beside = np.asarray([slot.beside_s for slot in chain.slots])
+        self._beside = np.asarray([slot.outside_blocks_s for slot in chain.slots])
         # Of each costs, the strategy at which each block is fastest; of each rank, its stages.
         self._quickest = [tuple(c.backward_s.argmin(axis=1).tolist()) for c in chain.costs]
         self._stages = [schedule.stages_of(rank) for rank in range(problem.num_ranks)]
@@ -264,7 +264,7 @@ class TimelineSearch:
         by_stage: list[list[int]] = [[] for _ in stages]
         for (turn, _), k in zip(where, best, strict=True):
             by_stage[turn].append(k)
-        busy = sum(chain.slots[stage].beside_s for stage in stages) + sum(
+        busy = sum(chain.slots[stage].outside_blocks_s for stage in stages) + sum(
             float(chain.costs[of_turn[turn]].forward_s[b])
             + float(chain.costs[of_turn[turn]].backward_s[b, k])
             for (turn, b), k in zip(where, best, strict=True)

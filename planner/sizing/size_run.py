@@ -121,7 +121,7 @@ def explained(question: SizeQuestion, answer: SizeAnswer, solver: LayoutSolver) 
     if answer.best is None:
         return answer
     best = answer.best.run
-    beside = runs_beside(question, [best, *(other.run for other in answer.others)], solver)
+    beside = runs_to_compare(question, [best, *(other.run for other in answer.others)], solver)
     return replace(
         answer,
         front=front_of(beside),
@@ -276,7 +276,7 @@ def at_nodes(
     return sized_run(free, choice, goal, run.stack, layout, 0.0, run.width)
 
 
-def runs_beside(
+def runs_to_compare(
     question: SizeQuestion, done: Sequence[SizedRun], solver: LayoutSolver
 ) -> tuple[SizedRun, ...]:
     """The best of every device type (`done`, least value first), and the fastest on fewer and more

@@ -58,14 +58,16 @@ def complete_run(run: PublishedRun) -> TrainingRun:
         found = _least_costly(run, None) if run.ran and _silent_axes(run) else None
         if found is None:
             raise
-        return _said(*found, why=error.reason)
+        return _note_answers(*found, why=error.reason)
     if not run.ran or _could_run(usual, _OFF):
         return usual
     found = _least_costly(run, usual)
     if found is None:
         return usual
     need, usable = footprint(usual).allocated_bytes, get_device(usual.device).usable_bytes
-    return _said(*found, why=f"else its tensors need {need / _GIB:.0f} GiB of {usable / _GIB:.0f}")
+    return _note_answers(
+        *found, why=f"else its tensors need {need / _GIB:.0f} GiB of {usable / _GIB:.0f}"
+    )
 
 
 def _least_costly(
@@ -198,6 +200,6 @@ def _may_fit(run: TrainingRun, off: float) -> bool:
     return not memory.refused and needed <= off * usable
 
 
-def _said(run: TrainingRun, answers: Answers, *, why: str) -> TrainingRun:
+def _note_answers(run: TrainingRun, answers: Answers, *, why: str) -> TrainingRun:
     taken = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in answers.items())
     return replace(run, defaults=(f"{taken} ({why})", *run.defaults))

@@ -32,8 +32,7 @@ _BYTE_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([GT])B/?(?:s|ps)")
 _PER_NODE = re.compile(r"(?:/|per\s+)(?:node|host|server|instance)", re.IGNORECASE)
 # Rate by name of generation if none is printed: infinibandta.org roadmap, 4 lanes.
 _GENERATIONS = {"XDR": 800e9, "NDR": 400e9, "HDR": 200e9, "EDR": 100e9, "FDR": 56e9}
-# `NDR`, or `HDR100` with its rate; a card of a generation that is not counted says nothing of how
-# many there are.
+# `NDR`, or `HDR100` with its rate. A generation alone does not tell the number of cards.
 _GENERATION = re.compile(r"\b([XNHEF]DR)\s?-?(\d{2,3})?\b(?!\s*G)", re.IGNORECASE)
 _INFINIBAND = re.compile(r"infiniband|\bIB\b|\b[XNHEF]DR\d*\b", re.IGNORECASE)
 _KINDS = (
@@ -87,7 +86,7 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
             raise UnknownNameError("network", text, known)
         # Slow plain Ethernet is a management network.
         if kind == "ethernet":
-            return _beside_management(usual, text)
+            return _noting_management(usual, text)
         source = f"{text!r} prints no rate; {usual.source}"
         return _of_kind(usual, kind, usual.bytes_per_s_per_node, usual.cards, source, assumed=True)
     bits_per_s, cards, counted = found
@@ -96,7 +95,7 @@ def network_of(text: str, device: str, devices_per_node: int) -> NodeNetwork:
             f"the network {text!r} has no bandwidth; leave inter_node_link empty if it is unknown"
         )
     if kind == "ethernet" and bits_per_s < 25e9:
-        return _beside_management(usual, text)
+        return _noting_management(usual, text)
     if not counted and bits_per_s <= _MOST_OF_A_CARD:
         source = f"{text!r} prints no number of cards; {usual.source}"
         rate = bits_per_s / 8 * usual.cards
@@ -130,7 +129,7 @@ def _of_kind(
     )
 
 
-def _beside_management(usual: NodeNetwork, text: str) -> NodeNetwork:
+def _noting_management(usual: NodeNetwork, text: str) -> NodeNetwork:
     source = f"{text!r} is taken as its management network; {usual.source}"
     return replace(usual, source=source)
 

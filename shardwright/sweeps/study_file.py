@@ -110,7 +110,7 @@ def flags_of(grid: SizeGrid) -> Iterator[SizeFlags]:
         yield size_flags(replace(shared, **values_of(SizeOptions, texts)))
 
 
-_MOST_TOLD = 10
+_MOST_FAULTS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +139,13 @@ def read_study(path: Path, *, local: Path | None = None) -> Study:
     """
     text = read_text(path)
 
-    def told(fault: str) -> str:
+    def located(fault: str) -> str:
         return with_lines(fault, path, text)
 
     try:
         file = read_document(path, StudyFile, schema=QUESTIONS_SCHEMA)
     except ShardwrightError as error:
-        raise DocumentError(told(str(error))) from error
+        raise DocumentError(located(str(error))) from error
     if not file.grids and not file.sizes:
         raise DocumentError(
             f"{path} holds neither [[grids]] nor [[sizes]], so there is nothing to answer"
@@ -161,9 +161,9 @@ def read_study(path: Path, *, local: Path | None = None) -> Study:
             with _noted(faults, f"sizes[{number}]"):
                 sizes += flags_of(asked)
     if faults:
-        more = len(faults) - _MOST_TOLD
-        said = [told(fault) for fault in faults[:_MOST_TOLD]]
-        raise DocumentError("\n".join([*said, *([f"and {more} more"] if more > 0 else [])]))
+        more = len(faults) - _MOST_FAULTS
+        texts = [located(fault) for fault in faults[:_MOST_FAULTS]]
+        raise DocumentError("\n".join([*texts, *([f"and {more} more"] if more > 0 else [])]))
     return Study(plans=tuple(plans), sizes=tuple(sizes))
 
 

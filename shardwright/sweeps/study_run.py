@@ -1,9 +1,9 @@
 """`run_study`: answer a study into a folder, and write its tables and summary.
 
-    results.sqlite     every answer, and the tables below; what an interrupted sweep goes on from
+    results.sqlite     every answer, and the tables below; an interrupted sweep continues from it
     results.parquet    the table of plans;  sizes.parquet  the table of sized runs
     summary.csv        the table of plans;  sizes.csv  the table of sized runs
-    *.columns.csv      what the columns of a table mean
+    *.columns.csv      meanings of a table's columns
 
 The files depend on the questions, the code and the data only: not on the workers, the machine,
 interruptions or the day. Files of an earlier study under these names are removed.

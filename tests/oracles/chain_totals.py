@@ -16,7 +16,7 @@ def totals_of(problem: PartitionProblem, cell: Cell) -> ChainTotals:
     )
     first, last = np.triu_indices(problem.num_blocks)
     sends = (problem.send_forward_s + problem.send_backward_s)[1:, 1:]
-    beside = min(slot.beside_s for slot in problem.slots)
+    beside = min(slot.outside_blocks_s for slot in problem.slots)
     tails = [problem.tail_of(stage)[first, last + 1] for stage in range(problem.num_stages)]
     return ChainTotals(
         total_s=float(fastest.sum()) + cell.degrees.num_stages * beside,

@@ -75,7 +75,7 @@ def fleet(
     from shardwright_fleet.page import fleet_html
     from shardwright_fleet.prices import PhasePrices
     from shardwright_fleet.report import fleet_report
-    from shardwright_fleet.solved import rented_beside, solve_question
+    from shardwright_fleet.solved import rented_cluster, solve_question
 
     page = html or (None if output is None else output / "fleet.html")
     file = None if output is None else output / FILE
@@ -84,7 +84,7 @@ def fleet(
     limit_s = parse_quantity(time_limit, "time", where="--time-limit")
     owned = None if owning is None else read_owning(owning)
     question, assumed = read_fleet(jobs, offers=offers)
-    beside = tuple(rented_beside(each.strip(), offers) for each in buy.split(",") if each.strip())
+    beside = tuple(rented_cluster(each.strip(), offers) for each in buy.split(",") if each.strip())
     priced = PhasePrices(
         folder=answer_cache() / "fleet" if cache else None, workers=workers or os.cpu_count() or 1
     )

@@ -97,12 +97,12 @@ class FleetReader:
         where = f"cluster[{number}]"
         if entry.terms not in _TERMS:
             raise UnknownNameError("terms", entry.terms, _TERMS, where=f"{where}.terms")
-        whole = _said(f"{where}.on", lambda: get_cluster(entry.on))
+        whole = _at(f"{where}.on", lambda: get_cluster(entry.on))
         if not whole.homogeneous or len(whole.groups) != 1:
             raise InputError(
                 f"{where}.on: {entry.on} has nodes of several kinds; write a [[cluster]] for each"
             )
-        price = _said(f"{where}.price", lambda: self._price(whole, entry.price))
+        price = _at(f"{where}.price", lambda: self._price(whole, entry.price))
         if price is None and entry.terms == "rented":
             raise InputError(
                 f"{where}.price: no {entry.price} offer of {whole.groups[0].device.name} is known; "
@@ -145,26 +145,26 @@ class FleetReader:
             if name not in names:
                 raise UnknownNameError("cluster", name, names, where=f"{where}.clusters")
             allowed.append(names.index(name))
-        described = _said(f"{where}.model", lambda: described_of(entry.model, entry.seq))
+        described = _at(f"{where}.model", lambda: described_of(entry.model, entry.seq))
         phases = self._phases(where, entry, described.sample.sequence_length)
         not_before = self._hours(entry.not_before, f"{where}.not_before", end_of_day=False) or 0.0
         deadline = self._hours(entry.deadline, f"{where}.deadline", end_of_day=True)
         if deadline is not None and deadline <= not_before:
             begin = entry.not_before or f"the start, {self.file.start}"
             raise InputError(f"{where}.deadline: {entry.deadline} is not after {begin}")
-        late, fine = _said(f"{where}.late", lambda: _lateness(entry.late))
+        late, fine = _at(f"{where}.late", lambda: _lateness(entry.late))
         if late != AVOID and deadline is None:
             raise InputError(f"{where}.late: {entry.late!r} has no effect without a deadline")
         if not 1 <= entry.priority <= 1000:
             raise InputError(f"{where}.priority: {entry.priority} is not between 1 and 1000")
-        nodes = _said(f"{where}.nodes", lambda: range_of(entry.nodes, "nodes"))
+        nodes = _at(f"{where}.nodes", lambda: range_of(entry.nodes, "nodes"))
         jobs = [each.name for each in self.file.job]
         for name in entry.after:
             if name not in jobs or name == entry.name:
                 raise UnknownNameError("job", name, jobs, where=f"{where}.after")
         if not entry.stack:
             self.assumed.append(f"{USUAL_STACK} runs what names no stack (stack)")
-        precision = _said(f"{where}.precision", lambda: first_precision(entry.precision))
+        precision = _at(f"{where}.precision", lambda: first_precision(entry.precision))
         if not entry.precision:
             first = clusters[allowed[0]]
             precision, told = default_precision(first.parts[first.nodes])
@@ -174,7 +174,7 @@ class FleetReader:
             model_name=entry.model,
             model=described.figures,
             phases=phases,
-            stacks=_said(f"{where}.stack", lambda: _stacks(entry.stack or USUAL_STACK)),
+            stacks=_at(f"{where}.stack", lambda: _stacks(entry.stack or USUAL_STACK)),
             precision=precision,
             lora_rank=entry.lora,
             options=_options(where, entry),
@@ -241,7 +241,7 @@ def is_bare_number(text: str) -> bool:
     return bool(re.match(r"^\d+(\.\d+)?$", text.strip()))
 
 
-def _said(where: str, read: Any) -> Any:
+def _at(where: str, read: Any) -> Any:
     """The result of `read`; adds the place in the file to errors."""
     try:
         return read()

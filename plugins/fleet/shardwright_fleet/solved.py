@@ -95,7 +95,8 @@ def _changes(
     """Possible purchases as text, each with a function that makes its question and searches its
     prices."""
     found: list[tuple[str, Callable[[], tuple[FleetQuestion, Priced]]]] = [
-        (f"{one.on} beside, rented", partial(_beside, question, priced, one, prices)) for one in buy
+        (f"{one.on} beside, rented", partial(_with_rented, question, priced, one, prices))
+        for one in buy
     ]
     every = [
         (parts, number, cluster)
@@ -167,7 +168,7 @@ def _enlarged(
     return other, tuple(longer)
 
 
-def _beside(
+def _with_rented(
     question: FleetQuestion, priced: Priced, cluster: FleetCluster, prices: PhasePrices
 ) -> tuple[FleetQuestion, Priced]:
     """The question with an additional cluster for every run."""
@@ -193,7 +194,7 @@ def _beside(
     return other, tuple(more)
 
 
-def rented_beside(text: str, offers: tuple[Offer, ...] | None = None) -> FleetCluster:
+def rented_cluster(text: str, offers: tuple[Offer, ...] | None = None) -> FleetCluster:
     """`4x8xb200` as a rented cluster at its on-demand price; raises InputError."""
     whole = get_cluster(text)
     price = price_for(whole, "on-demand", offers)

@@ -254,7 +254,8 @@ class FleetModel:
     def least(
         self, target: Any, limit_s: float, seed: int, gap: float, *, hint: Schedule | None = None
     ) -> Least:
-        """The schedule of the least value; hint  a schedule to start from."""
+        """Minimize the solver's expression `target`, starting from the schedule `hint` if there is
+        one."""
         from ortools.sat.python import cp_model
 
         self.model.minimize(target)

@@ -24,7 +24,7 @@ Reduce = Callable[[Tensor, str], Tensor]
 _IGNORED = -100  # torch's default
 # Functions that keep the order of a token's logits, and functions that return no logits.
 _SHAPING = {"__getitem__", "contiguous", "double", "flatten", "float", "reshape", "to", "view"}
-_ASKING = {"__get__", "dim", "ndimension", "numel", "size", "stride", "is_floating_point"}
+_QUERIES = {"__get__", "dim", "ndimension", "numel", "size", "stride", "is_floating_point"}
 
 
 class _MeanCrossEntropy(torch.autograd.Function):
@@ -88,7 +88,7 @@ class SplitLogits(TorchFunctionMode):
         kwargs = kwargs or {}
         given = [x for x in (*args, *kwargs.values()) if any(x is one for one in self._held)]
         name = getattr(func, "__name__", "")
-        if not given or name in _ASKING:
+        if not given or name in _QUERIES:
             return func(*args, **kwargs)
         if func is nn.functional.cross_entropy:
             logits, targets, ignored = _plain_cross_entropy(*args, **kwargs)
@@ -98,7 +98,10 @@ class SplitLogits(TorchFunctionMode):
         out = func(*args, **kwargs)
         kept = isinstance(out, Tensor) and out.dim() and out.shape[-1] == self._words
         if name not in _SHAPING or not kept or out.stride(-1) != given[0].stride(-1):
-            raise TraceError(f"the loss needs all logits of a token ({name})")
+            raise TraceError(
+                f"the loss calls {name}, which needs all logits of a token, but each rank has a "
+                "share of them; use torch's cross_entropy"
+            )
         self._held.append(out)
         return out
 
@@ -118,7 +121,10 @@ def _plain_cross_entropy(
     settings = (weight, size_average, reduce, reduction, label_smoothing)
     indices = logits.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
     if settings != (None, None, None, "mean", 0.0) or not indices:
-        raise TraceError("the loss is not torch's mean cross entropy of [token, class]")
+        raise TraceError(
+            "the loss of logits that are split over ranks must be torch's cross_entropy of logits "
+            "[token, class] and classes [token], with its default settings"
+        )
     return logits, targets, ignore_index
 
 

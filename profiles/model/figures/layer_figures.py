@@ -1,4 +1,4 @@
-"""`LayerFigures`: one layer's figures, from the products of a traced block.
+"""`LayerFigures`: widths, heads and experts of a layer, from the matrix products of a traced block.
 
 Widths are computed from sums, not from names or order, so that fused and separate projections, and
 sequential and parallel attention and feed-forward, give the same result. With H the hidden size, a

@@ -42,17 +42,17 @@ def run_storage(
     parameters = float(model.parameters if trained is None else trained)
     token_bytes = 2.0 if model.vocab_size < _NARROW_VOCABULARY else 4.0
 
-    def told(gib: float | None, otherwise: float) -> float:
+    def or_default(gib: float | None, otherwise: float) -> float:
         return otherwise if gib is None else gib * _GIB
 
     found = RunStorage(
         price=price,
-        dataset_bytes=told(None if own is None else own.dataset_gib, token_bytes * tokens),
+        dataset_bytes=or_default(None if own is None else own.dataset_gib, token_bytes * tokens),
         checkpoint_bytes=reliability.checkpoint_bytes_per_parameter * parameters,
         checkpoints=_CHECKPOINTS
         if own is None or own.checkpoints_kept is None
         else own.checkpoints_kept,
-        sent_bytes=told(None if own is None else own.egress_gib, _SENT_BYTES * parameters),
+        sent_bytes=or_default(None if own is None else own.egress_gib, _SENT_BYTES * parameters),
     )
     assumed.append(storage_words(found))
     return found

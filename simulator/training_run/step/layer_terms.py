@@ -1,4 +1,4 @@
-"""The terms of a step that count per layer: kernels, messages, and waits for the host."""
+"""The parts of a step's time that each layer adds: kernels, messages, and waits for the host."""
 
 from __future__ import annotations
 

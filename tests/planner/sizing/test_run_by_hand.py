@@ -7,7 +7,7 @@ import pytest
 
 from planner.layout.layout_question import LayoutSolver
 from planner.sizing.run_outlook import outlook_of
-from planner.sizing.size_run import answer_of, at_nodes, gains_of, runs_beside
+from planner.sizing.size_run import answer_of, at_nodes, gains_of, runs_to_compare
 from planner.sizing.size_run import search_here as search_with
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.prices.storage_price import StoragePrice
@@ -114,7 +114,7 @@ def test_other_numbers_of_nodes_and_gains(run):
     assert four.usd == pytest.approx(four.hours * (4 + 1) * 8 * 3.0)
     best = replace(four, choice=replace(four.choice, fewest=1, most=6))
     # A quarter, a half, three quarters (which 64 sequences do not fill), one and a half as many.
-    assert [each.nodes for each in runs_beside(QUESTION, [best], SOLVER)] == [4, 1, 2, 2, 4]
+    assert [each.nodes for each in runs_to_compare(QUESTION, [best], SOLVER)] == [4, 1, 2, 2, 4]
     gains = {gain.change: gain for gain in gains_of(QUESTION, run, SOLVER)}
     assert not any("between nodes" in words or "speed" in words for words in gains)
     more = gains["one more node"]

@@ -115,7 +115,7 @@ class Collected:
             name = word.lstrip("-").replace("-", "_").rpartition(".")[2].lower()
             self.used.add((place, name))
 
-    def is_told(self, name: str, place: Place) -> bool:
+    def is_reported(self, name: str, place: Place) -> bool:
         """Whether a value was taken from a key, by the last part of its path, or something was
         reported about it."""
         if (place, name) in self.used or any(

@@ -8,7 +8,7 @@ from pathlib import Path
 from profiles.errors import DocumentError
 from shardwright_frameworks.logs.log_lines import without_colours
 from shardwright_frameworks.logs.log_reading import LogReading
-from shardwright_frameworks.logs.read_log import told_by
+from shardwright_frameworks.logs.read_log import log_of_reading
 from shardwright_frameworks.logs.training_log import TrainingLog
 
 _CHUNK = 1 << 20
@@ -66,7 +66,7 @@ class FollowedLog:
 
     def log(self) -> TrainingLog:
         """The log of all lines so far."""
-        return told_by(self.reading, str(self.path))
+        return log_of_reading(self.reading, str(self.path))
 
 
 def _line(raw: bytes) -> str:

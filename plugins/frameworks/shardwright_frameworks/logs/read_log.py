@@ -1,4 +1,5 @@
-"""`read_training_log`: the `TrainingLog` of a file, or of the lines read so far (`told_by`)."""
+"""`read_training_log`: the `TrainingLog` of a file, or of the lines read so far
+(`log_of_reading`)."""
 
 from __future__ import annotations
 
@@ -55,10 +56,10 @@ def read_training_log(path: str | Path) -> TrainingLog:
     reading.read_file(path)
     if not reading.lines:
         raise DocumentError(f"{path}: is empty; name the file that the training printed to")
-    return told_by(reading, str(path))
+    return log_of_reading(reading, str(path))
 
 
-def told_by(reading: LogReading, path: str) -> TrainingLog:
+def log_of_reading(reading: LogReading, path: str) -> TrainingLog:
     """The log of the lines read so far."""
     found = _best_series(reading)
     if found is None:

@@ -201,14 +201,14 @@ def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> 
     header_nodes, header_each = header.number("--nodes"), header.devices_per_node
     tasks = header.number("--ntasks-per-node")
     if header_nodes:
-        _beside(collected, "nodes", nodes, header_nodes, "#SBATCH --nodes")
+        _compare_with_header(collected, "nodes", nodes, header_nodes, "#SBATCH --nodes")
         if nodes is None and not (
             distributed and "nodes" in collected.defaults and not _srun(launch)
         ):
             nodes = header_nodes[0]
     per_node = header_each or (tasks if tasks and tasks[0] > 1 and not elastic else None)
     if per_node:
-        _beside(collected, "devices_per_node", each, per_node, "#SBATCH")
+        _compare_with_header(collected, "devices_per_node", each, per_node, "#SBATCH")
         each = each if each is not None else per_node[0]
     if total is None and header.number("--ntasks") and not elastic and each is None:
         number, place = header.number("--ntasks") or (1, launch.place)
@@ -303,7 +303,7 @@ def _gres(options: Options, collected: Collected) -> None:
             collected.set("devices_per_node", count, option.place, option.name)
 
 
-def _beside(
+def _compare_with_header(
     collected: Collected, key: str, placed: int | None, header: tuple[int, Place], option: str
 ) -> None:
     """Use a header's number if the body has none; different numbers are a contradiction."""

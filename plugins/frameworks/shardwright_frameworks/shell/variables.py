@@ -38,7 +38,7 @@ class Variable:
 
     @property
     def value(self) -> tuple[str, ...]:
-        """The text or words without places, for comparison."""
+        """The text, or the array's words, without the marks of their lines in the script."""
         texts = [self.text] if self.words is None else [word.text for word in self.words]
         return tuple(without_place_marks(text) for text in texts)
 

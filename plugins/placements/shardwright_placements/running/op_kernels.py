@@ -34,9 +34,10 @@ Shape = tuple[int, ...]
 class LocalCall:
     """A call with the rank's parts in place of tensors.
 
-    tensors   the parts in the order of the arguments;  inputs, outputs  their layouts
-    shapes    of the whole inputs;  made  of the whole outputs
-    aside     a context whose collectives are counted separately from the plan
+    tensors          the parts in the order of the arguments
+    inputs, outputs  placements of the inputs and outputs
+    shapes, made     shapes of the whole inputs and outputs
+    aside            a context whose collectives are counted separately from the plan's
     """
 
     name: str

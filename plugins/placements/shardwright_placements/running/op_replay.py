@@ -71,9 +71,9 @@ def check_program(program: Program, answer: OpShardingFile) -> None:
         shapes = tuple(graph.tensors[t].shape for t in op.outputs)
         if (op.name, op.module, shapes) != (placed.name, placed.module, placed.shapes):
             raise MismatchError(
-                f"op {placed.op} of {answer.model} is {op.name} of {op.module} here, making "
-                f"{shapes}, and {placed.name} of {placed.module}, making {placed.shapes}, in the "
-                "file. Make the file again with `shardwright shard`"
+                f"op {placed.op} of {answer.model} differs. Traced here: {op.name} of {op.module} "
+                f"with outputs {shapes}; in the file: {placed.name} of {placed.module} with "
+                f"outputs {placed.shapes}. Make the file again with `shardwright shard`"
             )
 
 
