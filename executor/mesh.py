@@ -77,9 +77,8 @@ def make_mesh(plan: Plan, device_type: str) -> Mesh:
 
 
 def sum_over(x: Tensor, group: Any, device: torch.device | str) -> None:
-    """Sum a tensor over a group in place. NCCL reads device memory only, so offloaded gradients are
-    copied to the device and back. The copy is contiguous, because a reduction adds memory
-    regardless of strides."""
+    """Sum a tensor over a group in place. NCCL reads device memory only: offloaded gradients are
+    copied there and back. The copy is contiguous, because a reduction ignores strides."""
     flat = x.to(device).contiguous()
     dist.all_reduce(flat, group=group)
     x.copy_(flat)

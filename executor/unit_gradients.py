@@ -43,9 +43,8 @@ def sent_in_weight_half(stage: StageModule) -> Iterator[None]:
 
 
 def send_in_next_backward(module: Any, *, last: bool) -> None:
-    """Set whether the next backward of a stage under FSDP2 is the last of the step. The last one
-    sums the gradients over replicas and frees all weights; the others free the same weights as
-    forwards do (ZeRO 3).
+    """Set whether the next backward of a stage under FSDP2 is the last of the step. The last sums
+    gradients over replicas and frees all weights; others free the same as forwards (ZeRO 3).
     """
     order = module._get_fsdp_state()._comm_ctx.post_forward_order
     for group in groups_of(module):

@@ -183,8 +183,7 @@ def meshes_of(
 
 
 def _degrees(axes: Axes, space: LayoutContext, axis: str) -> list[int]:
-    """Degrees of an axis that the user allows, the framework has and the number of devices
-    permits."""
+    """Degrees of an axis that the user, the framework and the number of devices allow."""
     offered = axis in space.rules.axes
     return [
         value
@@ -225,8 +224,7 @@ def _tensor_degrees(axes: Axes, space: LayoutContext) -> list[int]:
 
 
 def zero_stages(axes: Axes, rules: FrameworkRules, pp: int, replicas: int) -> tuple[int, ...]:
-    """ZeRO stages for a number of replicas; with one there is nothing to shard, unless the
-    framework always does."""
+    """ZeRO stages for a number of replicas: with one only 0, unless the framework always shards."""
     offered = rules.zero_stages_at(pp)
     return tuple(
         zero for zero in (offered if replicas > 1 else offered[:1]) if axes.allows("zero", zero)
@@ -257,8 +255,7 @@ def pipelines(
 
 
 def _takes_layout(kind: ScheduleKind, vpp: int) -> bool:
-    """Whether a schedule accepts a layout with `vpp` stages per rank, which are on the ranks in
-    turn."""
+    """Whether a schedule accepts a layout with `vpp` stages per rank, on the ranks in turn."""
     return kind.takes_stages(vpp) and kind.stages_per_rank < 2
 
 

@@ -64,8 +64,7 @@ def read_document(
     schema   required value of the file's `schema` key, `name@version`
     earlier  conversions of earlier versions, by their tags
 
-    Raises DocumentError for a missing, truncated or different kind of file, and for any invalid
-    entry.
+    Raises DocumentError for a missing, truncated or different file, and for invalid entries.
     """
     data = read_mapping(path)
     tag = data.pop("schema", None)

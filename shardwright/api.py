@@ -302,8 +302,7 @@ def compare(
 
 
 def diff(before: PlanLike, after: PlanLike) -> DiffResult:
-    """The differences of the second plan from the first, and the reason for the change in step
-    time."""
+    """The differences of the second plan from the first, and why the step time changes."""
     found = diff_plans(opened_plan(before).answer, opened_plan(after).answer)
     return as_result(DiffResult, found)
 

@@ -1,7 +1,6 @@
 """The command line: its commands in the order of the help, and its exit codes.
 
-Imports typer and rich only. The file of a command, shardwright/commands/NAME.py, is imported when
-the command runs.
+Imports typer and rich only; shardwright/commands/NAME.py is imported when NAME runs.
 """
 
 from __future__ import annotations

@@ -235,8 +235,7 @@ def _time(
 
 
 def direct_share(group_size: int, direct_peers: int) -> float:
-    """Share of a device's links that a group uses: all with a switch, otherwise those to its
-    peers."""
+    """Share of a device's links that a group uses: all with a switch, or those to its peers."""
     return min(1.0, (group_size - 1) / direct_peers) if direct_peers else 1.0
 
 

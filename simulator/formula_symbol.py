@@ -88,8 +88,7 @@ def named(name: str, value: Array, *, defined: bool = True) -> Array:
 
 
 def rendered_as_one(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """Decorator: an explanation prints this function of two arrays by its name, without its
-    formula."""
+    """Decorator: explanations print this function of two arrays by name, without its formula."""
 
     @functools.wraps(function)
     def wrapped(a: Array, b: Array) -> Array:

@@ -62,8 +62,7 @@ class BreakEven:
     """The use above which an owned device is cheaper than a rented one.
 
     use           share of the calendar; above 1: never
-    device_hours  of use over the years of depreciation; value, low and high correspond to those of
-                  `use`
+    device_hours  of use over the years of depreciation; its interval corresponds to that of `use`
     """
 
     use: Interval

@@ -103,6 +103,6 @@ def with_energy(made: Prediction, cluster: Cluster, power_mfu: float) -> Predict
 
 
 def with_price(made: Prediction, num_devices: int, price: Sourced | None) -> Prediction:
-    """The prediction with the dollars of `num_devices` devices at a price per device-hour; None for
-    no dollars."""
+    """The prediction with the dollars of `num_devices` devices at a price per device-hour, or
+    none."""
     return made.with_dollars(usd_per_million_tokens(made.per_s, num_devices, price), price)

@@ -89,7 +89,7 @@ class ResultStore:
             raise self._damaged(faults[0])
 
     def known(self) -> set[str]:
-        """Keys of the jobs with an answer of this version; damaged answers are left out with a
+        """Keys of jobs with an answer of this version; damaged answers are left out with a
         warning."""
         found = set()
         with self._as_document_errors():

@@ -62,8 +62,7 @@ def partition(
     below: float = np.inf,
     labels: list[StageLabels] | None = None,
 ) -> Partition | None:
-    """The partition with the shortest step, or None if none fits or takes less than `below`
-    seconds.
+    """The partition with the shortest step; None if none fits or takes less than `below` seconds.
 
     Exact up to a relative 1e-12. Ties go to the first partition found: fewer blocks in later
     stages, then strategies of lower index.

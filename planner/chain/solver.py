@@ -156,8 +156,7 @@ class _Programme:
         return self.model.new_int_var(-self.ceiling if negative else 0, self.ceiling, name)
 
     def _of_stage(self, stage: int, seconds: Array) -> Any:
-        """Time of a stage at its chosen place, in units, from the `seconds` at each of its
-        places."""
+        """Time of a stage at its chosen place, in units, from the `seconds` at each place."""
         from ortools.sat.python import cp_model
 
         units = np.floor(seconds / self.unit_s).astype(np.int64).tolist()

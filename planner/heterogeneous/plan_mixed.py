@@ -87,8 +87,7 @@ def only(cluster: Cluster, name: str) -> Cluster:
 
 
 def levelled(cluster: Cluster, slowest: str) -> Cluster:
-    """The cluster with every device as slow as the type `slowest`, and with the least memory of
-    any."""
+    """The cluster with every device as slow as type `slowest`, and with the least memory of any."""
     least = min((group.device for group in cluster.groups), key=lambda device: device.usable_bytes)
     slow = next(group.device for group in cluster.groups if group.device.name == slowest)
     device = replace(slow, memory_bytes=least.memory_bytes, reserved_bytes=least.reserved_bytes)
@@ -299,8 +298,7 @@ def _with_dollars(found: _PartAnswer, usd_per_hour: Mapping[str, Sourced]) -> _P
 
 
 def _left_out(prices: StagePrices, best: _PartAnswer) -> tuple[LeftOut, ...]:
-    """The unused devices per type, with the reason: no whole group of tp, too slow, or not
-    needed."""
+    """Unused devices per type, with the reason: no whole group of tp, too slow, or not needed."""
     plan = best.answer.plan if best.answer else None
     assert plan is not None
     tp, used = plan.degrees.tp, Counter(best.part.devices)

@@ -83,7 +83,7 @@ def _times(splits: Splits, tables: StageTables, *, least: bool = False) -> dict[
 def _least(
     times: Mapping[Counts, Array], tables: StageTables, replicas: int, below_s: float
 ) -> float:
-    """The shortest of the times in which `replicas` replicas finish all micro-batches, if below
+    """The shortest time in which `replicas` replicas finish all micro-batches, if below
     `below_s`."""
 
     def enough(step_s: float) -> bool:

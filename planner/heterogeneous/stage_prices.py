@@ -163,8 +163,7 @@ class StagePrices:
         return self._solver(key, kind)
 
     def _seconds(self, key: Key, kind: int) -> list[Array]:
-        """Per stage from the end: [n, n+1] seconds of blocks [i, j), infinite if they do not
-        fit."""
+        """Per stage from the end: [n, n+1] seconds of blocks [i, j), infinite if too large."""
         solver = self._stages_of(key, kind)
         start, end = solver.lattice.pairs
         forward = solver.forward[0][end] - solver.forward[0][start]

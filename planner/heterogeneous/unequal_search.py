@@ -40,8 +40,7 @@ def search_unlike(
     clock: Callable[[], float],
     time_limit_s: float | None = None,
 ) -> PlanFile:
-    """The best plan of the keys, if it takes less than `below_s`, and a bound that holds in any
-    case.
+    """The best plan of the keys, if it takes less than `below_s`, and a bound that always holds.
 
     time_limit_s  ends the search with the best plan so far; so does an interrupt
     """

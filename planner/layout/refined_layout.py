@@ -115,8 +115,7 @@ def _with_fewest_recomputed(
     floors: MemoryFloors, layouts: Layouts, limits: NDArray[np.float64]
 ) -> Layouts:
     """The layouts; those with full recomputation recompute as few layers as their memory bound
-    allows. Recomputing more layers takes longer and needs less memory, so the fewest that fit are
-    best."""
+    allows. More such layers cost time and save memory, so the fewest that fit are best."""
     # Kept tensors determine the offloaded ones: with activations on the host, all layers are alike.
     kept = np.asarray([option.activation_offload == 0.0 for option in layouts.options])
     full = np.flatnonzero((layouts.recompute == RECOMPUTE.index("full")) & kept[layouts.option])

@@ -87,9 +87,9 @@ class BranchSolver(CellSolver):
         return replace(best, bound_s=min(bound, best.step_time_s))
 
     def _cut_into_stages(self, cell: Cell) -> list[tuple[int, ...]]:
-        """The block order of the dynamic program's plan with this number of stages, if any. It is
-        shared by cells that differ in ZeRO or schedule: finding it takes seconds, and it is only
-        where their search starts."""
+        """The block order of the dynamic program's plan with this number of stages, if any. Shared
+        by cells that differ in ZeRO or schedule, as the start of their search: finding it takes
+        seconds."""
         degrees = cell.degrees
         key = (degrees.num_stages, degrees.tp, cell.micro_batch)
         if key not in self._cut:

@@ -140,8 +140,7 @@ class TimelineSearch:
     # Stages.
 
     def _first_cuts(self) -> Iterator[Cuts]:
-        """Starting cuts: equal numbers of blocks and, unless stages are interleaved, equal
-        times."""
+        """Starting cuts: equal numbers of blocks; without interleaving also equal times."""
         n, stages = self.chain.num_blocks, self.chain.num_stages
         yield tuple(n * s // stages for s in range(stages + 1))
         if self._is_near_even:
@@ -178,15 +177,15 @@ class TimelineSearch:
         return moved[order], busiest[order]
 
     def _busiest_s(self, cuts: Index) -> Array:
-        """[splits] work of the busiest rank in seconds with every block at its fastest: a lower
-        bound on the timeline."""
+        """[splits] seconds of the busiest rank, all blocks at their fastest: a bound on the
+        timeline."""
         ends = self._before[self._costs_of[None, :], cuts[:, 1:]]
         stage_s = ends - self._before[self._costs_of[None, :], cuts[:, :-1]] + self._beside
         return np.asarray((stage_s @ self._is_owner).max(axis=1, initial=0.0) * self._micro)
 
     def _shortened(self, best: Partition) -> Partition:
-        """The plan after moving blocks until no move shortens the timeline or the actions are used
-        up."""
+        """The plan after moving blocks until no move shortens the timeline or no actions are
+        left."""
         while True:
             moves, works = self._moved((*best.starts, self.chain.num_blocks))
             for cuts, busiest_s in zip(moves.tolist(), works, strict=True):

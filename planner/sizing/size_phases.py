@@ -73,8 +73,7 @@ def stretch_of_phases(
     phases: Sequence[Phase],
     solver: LayoutSolver,
 ) -> float:
-    """Steady time of all phases on a run's nodes, divided by that of the phase with the most
-    tokens.
+    """Steady time of all phases on a run's nodes, over that of the phase with the most tokens.
 
     Raises InputError if a phase has no layout there.
     """

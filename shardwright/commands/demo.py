@@ -1,5 +1,4 @@
-"""`shardwright demo`: profiles this machine, then plans, runs, compares and reports a small
-model."""
+"""`shardwright demo`: profiles this machine; plans, runs, compares and reports a small model."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from shardwright.options.read_text import path
 
 
 def with_options(record: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator that replaces a command's first parameter, of type `record`, by the flags of its
-    options."""
+    """Decorator: replaces a command's first parameter, of type `record`, by its options' flags."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         options = options_of(record)

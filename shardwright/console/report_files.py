@@ -43,8 +43,7 @@ def write_size_reports(files: ReportPaths, data: Mapping[str, Any]) -> None:
 def write_plan_reports(
     files: ReportPaths, planned: Callable[[], Planned], price_notes: Sequence[str] = ()
 ) -> None:
-    """Write the report files of an answer of `plan`; `planned` makes the content if any is
-    requested."""
+    """Write the report files of a `plan`; `planned` makes the content if any is requested."""
     if not files.asked:
         return
     from shardwright.reports.brief.plan_brief import plan_brief

@@ -24,8 +24,7 @@ _DEVICES = tuple(2**k for k in range(13))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRow:
-    """One kind of block: its count, and per block the parameters, and flop and kept bytes per
-    micro-batch."""
+    """A kind of block: its count; per block parameters, and flop and kept bytes per micro-batch."""
 
     label: str
     count: int
@@ -69,8 +68,7 @@ class Fit:
 
 
 def fit_model(traced: TracedModel, *, micro_batch: int, precision: str) -> Fit:
-    """Sizes of the traced model, and the fit of its training with AdamW on the catalog's
-    devices."""
+    """Sizes of the traced model, and how its training with AdamW fits the catalog's devices."""
     graph = traced.at(micro_batch, 1)
     stack = load_stack()
     counts: dict[int, list[str]] = {}

@@ -42,8 +42,7 @@ def branch_rows(plan: Plan, prediction: Prediction) -> tuple[tuple[str, str, str
 
 
 def stages_line(plan: Plan) -> str:
-    """Number of blocks of each stage, and of each recompute kind: `2 + 1 blocks; recompute: none
-    3`."""
+    """Blocks of each stage, and of each recompute kind: `2 + 1 blocks; recompute: none 3`."""
     counts = " + ".join(str(stage.num_blocks) for stage in plan.stages)
     kinds = Counter(kind.value for stage in plan.stages for kind in stage.recompute)
     again = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))

@@ -231,8 +231,7 @@ def _phase_points(
     method: str,
     source: str,
 ) -> list[RooflinePoint]:
-    """Points for the forward and backward of some blocks, if they compute, move bytes and take
-    time."""
+    """Points for forward and backward of blocks, if they compute, move bytes and take time."""
     points = []
     for phase, time_s in zip((Phase.FORWARD, Phase.BACKWARD), times_s, strict=True):
         flop, moved = _work(blocks, phase)

@@ -58,6 +58,5 @@ def hourly_price_words(usd_per_hour: float, source: str) -> str:
 
 
 def price_note(price: Sourced | None) -> str:
-    """`price_words` for a note; NO_SOURCE for files of earlier releases, whose dollars have no
-    price."""
+    """`price_words` for a note; NO_SOURCE for files of earlier releases, which name no price."""
     return NO_SOURCE if price is None else price_words(price)

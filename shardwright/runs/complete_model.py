@@ -248,8 +248,7 @@ def _heads(row: DescribedRow, hidden: int, tp: int) -> int:
 
 
 def _with_layers(row: DescribedRow, model: Transformer, pp: int) -> Transformer:
-    """The model with the number of layers, a multiple of pp, that matches its name's parameter
-    count."""
+    """The model with the layers, a multiple of pp, that match the parameter count in its name."""
     wanted = parameters_in_name(row.run.model)
     if wanted is None:
         raise InputError(

@@ -234,8 +234,7 @@ def vpp_of(row: DescribedRow, pp: int, num_layers: int) -> int:
 
 
 def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
-    """The run's schedule by our name; `none` without a pipeline. Raises InputError for unknown
-    words."""
+    """Our name of the run's schedule; `none` without a pipeline. InputError for unknown words."""
     if pp == 1:
         return "none"
     text = row.run.schedule.strip().lower()

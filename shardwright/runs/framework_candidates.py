@@ -60,8 +60,7 @@ class Candidate:
 
 
 def stack_of(run: PublishedRun, device: Device, assumptions: list[str]) -> tuple[str, str]:
-    """The framework's name and TrainingRun.stack_assumed; assumptions are added to
-    `assumptions`."""
+    """The framework's name and TrainingRun.stack_assumed; adds to `assumptions`."""
     candidates = framework_candidates(run, device)
     stack, assumed = candidates[0].stack, _how_assumed(run, candidates)
     if assumed:

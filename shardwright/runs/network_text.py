@@ -174,8 +174,7 @@ def _compute_parts(text: str) -> list[str]:
 
 
 def _join_purposes(text: str) -> str:
-    """The text with combined purposes (`Storage+Management`, `Storage&Compute`) as one word
-    each."""
+    """The text with joined purposes (`Storage+Management`, `Storage&Compute`) as one word each."""
     return re.sub(r"(?<=[A-Za-z])\s*[+&]\s*(?=[A-Z][a-z])", "&", text)
 
 

@@ -124,8 +124,7 @@ def _degrees(of: Titled) -> dict[str, object]:
 
 
 def plan_command(question: Question, more: tuple[str, ...] = ()) -> str:
-    """The command line for this question alone, which writes its plan file; `more` are further
-    flags."""
+    """The command line that writes the plan file of this question; `more` are further flags."""
     work, layouts = question.workload, question.layouts
     flags: dict[str, object] = {"--on": question.cluster, "--global-batch": work.global_batch}
     if work.counted_in == "tokens":

@@ -194,9 +194,9 @@ def exchange_buckets(total_bytes: float) -> list[tuple[float, int]]:
 
 
 def _moved(size: float, device: Device, *families: str) -> list[Cost]:
-    """The cost of passes over a bucket: filling it, dividing by the number of replicas, and copying
-    back. Curves of op families are used, since they are measured far beyond the caches, unlike
-    single ops (`cat`, `copy_`)."""
+    """The cost of passes over a bucket: filling it, dividing by the replicas, and copying back.
+    Curves of op families are used: they are measured far beyond the caches, unlike `cat` and
+    `copy_`."""
     return [moved_cost(family, 2 * size, device) for family in families]
 
 

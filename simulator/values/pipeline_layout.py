@@ -69,8 +69,7 @@ def layout_stages(text: str) -> tuple[str, ...] | None:
 def stages_of_layout(
     text: str, num_layers: int, predicted_ahead: int, where: str
 ) -> tuple[LayoutStage, ...]:
-    """The stages of a layout, checked for a model with `num_layers` layers and `predicted_ahead`
-    further predicted tokens.
+    """The stages of a layout, checked for `num_layers` layers and `predicted_ahead` more tokens.
 
     Raises InputError, beginning with `where`, for a text that is no layout, and for a layout that
     breaks a rule, with the nearest valid layout.

@@ -216,8 +216,7 @@ def level_of(proof: Proof, step_h: float) -> Level:
 
 
 def _probability(deadline_h: float | None, phases: Sequence[PlannedPhase]) -> float | None:
-    """Probability of meeting a deadline. Delays of a run's phases are fully correlated, so their
-    quantiles add up."""
+    """Probability of meeting a deadline; delays of a run's phases are fully correlated."""
     if deadline_h is None:
         return None
     whole = total(*(phase.price.days for phase in phases))

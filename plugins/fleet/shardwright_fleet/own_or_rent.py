@@ -21,8 +21,7 @@ class OwnOrRent:
     """One cluster of a schedule, bought and rented.
 
     purchase_usd  of all its devices, with their share of the network
-    owned_usd     of all its hours in this schedule, used or not: depreciation, hosting, staff,
-                  power
+    owned_usd     of all its hours in the schedule, used or not: depreciation, hosting, staff, power
     rented_usd    of the used hours;  None without a known rent
     use           share of its hours used by runs
     pays_from     use above which owning is cheaper; above 1 or None: never

@@ -67,8 +67,7 @@ class FleetRun:
 
     options       types of frozen weights and optimizer states
     late          one of NEVER, AVOID and FINE;  usd_per_day  of lateness
-    fewest, most  nodes;  clusters, after  indices of usable clusters, and of runs that must end
-                  before it
+    fewest, most  nodes;  clusters, after  indices of usable clusters, and of runs to end before it
     """
 
     name: str
@@ -122,8 +121,7 @@ Priced = tuple[tuple[tuple[PricedChoice, ...], ...], ...]
 
 
 def node_counts(cluster: FleetCluster, run: FleetRun) -> tuple[int, ...]:
-    """Possible numbers of nodes of a run: the largest one, and the three largest powers of two
-    below.
+    """Possible numbers of nodes of a run: the largest, and the three largest powers of two below.
 
     >>> from types import SimpleNamespace as Some
     >>> node_counts(Some(nodes=12), Some(fewest=1, most=100))

@@ -221,8 +221,8 @@ class FleetReader:
         return (FleetPhase(name="", tokens=tokens, seq_len=seq, global_batch=entry.global_batch),)
 
     def _hours(self, text: str, where: str, *, end_of_day: bool) -> float | None:
-        """Hours after the start; a date without a time means its beginning or, with `end_of_day`,
-        its end."""
+        """Hours after the start; a date without a time means its beginning or (`end_of_day`)
+        end."""
         if not text:
             return None
         if re.match(r"^\d{4}-", text):

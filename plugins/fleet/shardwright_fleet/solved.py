@@ -49,8 +49,7 @@ def solve_question(
 ) -> FleetAnswer:
     """The answer; `buy` are clusters that could be added.
 
-    Raises InfeasibleError if a model fits nowhere, InputError if the time limit ends the search
-    first.
+    Raises InfeasibleError if a model fits nowhere, InputError if the time limit comes first.
     """
     begin = clock()
     priced = prices.of(question)
@@ -92,8 +91,7 @@ def solve_question(
 def _changes(
     question: FleetQuestion, priced: Priced, prices: PhasePrices, buy: tuple[FleetCluster, ...]
 ) -> list[tuple[str, Callable[[], tuple[FleetQuestion, Priced]]]]:
-    """Possible purchases as text, each with a function that makes its question and searches its
-    prices."""
+    """Possible purchases as text, each with a function for its question and prices."""
     found: list[tuple[str, Callable[[], tuple[FleetQuestion, Priced]]]] = [
         (f"{one.on} beside, rented", partial(_with_rented, question, priced, one, prices))
         for one in buy
@@ -148,7 +146,7 @@ def _advice(
 def _enlarged(
     question: FleetQuestion, priced: Priced, number: int, more: int, prices: PhasePrices
 ) -> tuple[FleetQuestion, Priced]:
-    """The question with more nodes of a cluster, and all of them as an additional choice of every
+    """The question with a larger cluster, and the whole of it as an additional choice of every
     run."""
     cluster = question.clusters[number]
     nodes = cluster.nodes + more

@@ -187,8 +187,7 @@ class FleetModel:
                 self.model.add(work <= pool.nodes * (self.end - pool.opens))
 
     def _variables(self, job: Job, extend: bool) -> _Variables:
-        """Variables and constraints of a job: order of phases, intervals of choices, fixed pools,
-        deadline."""
+        """Variables and constraints of a job: order of phases, intervals, fixed pools, deadline."""
         model, horizon = self.model, self.problem.horizon
         own = _Variables(starts=[], ends=[], taken=[], late=0)
         for phase in job.phases:
@@ -254,8 +253,7 @@ class FleetModel:
     def least(
         self, target: Any, limit_s: float, seed: int, gap: float, *, hint: Schedule | None = None
     ) -> Least:
-        """Minimize the solver's expression `target`, starting from the schedule `hint` if there is
-        one."""
+        """Minimize the solver's expression `target`; the search starts from the schedule `hint`."""
         from ortools.sat.python import cp_model
 
         self.model.minimize(target)

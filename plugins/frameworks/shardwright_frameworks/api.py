@@ -69,16 +69,14 @@ def changes(
 def export(
     plan: PlanLike, to: str, *, output: str | Path | None = None, launcher: str = "torchrun"
 ) -> ExportResult:
-    """Write a plan as files of a framework; returns the decisions that they cannot express, with
-    their cost.
+    """Write a plan as files of a framework; returns the decisions not expressed, priced.
 
     plan      an answer of `plan`, or the path of a plan file
     to        `megatron`, `torchtitan`, ... (`shardwright export --help`)
     output    the folder to write; None writes nothing
     launcher  `torchrun`, `slurm`, `kubernetes`, `skypilot` or `ray`
 
-    Raises UnknownNameError for an unknown name, InputError for a plan that the framework cannot
-    run.
+    Raises UnknownNameError for unknown names, InputError if the framework cannot run the plan.
     """
     folder = None if output is None else Path(output)
     return as_result(ExportResult, export_to(plan, to, folder, launcher=launcher))

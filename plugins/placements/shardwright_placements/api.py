@@ -1,5 +1,4 @@
-"""The plug-in's Python functions: `shardwright.shard`, and functions that read and run its
-files."""
+"""The plug-in's Python functions: `shardwright.shard`; reading and running its files."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ _PROVEN = 1e-6
 
 
 def sharding_report(answer: OpShardingFile, *, explain: bool = False) -> RenderableType:
-    """The report: headline, cost compared with Megatron's layout and the bound, weights,
-    messages."""
+    """The report: headline, cost against Megatron's layout and the bound, weights, messages."""
     parts: list[RenderableType] = [_headline(answer)]
     if answer.cost is None:
         parts += [Text(""), Text(answer.reason)]

@@ -39,8 +39,7 @@ class PlacedTensor:
 class PlacedCall:
     """One op of the traced graph with the layouts of its inputs and outputs.
 
-    op      its number in the trace;  name, module  called function and calling module (to check the
-            trace)
+    op      its number in the trace;  name, module  called function, calling module (as a check)
     shapes  of its outputs, whole
     """
 
@@ -54,8 +53,7 @@ class PlacedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change from one placement to another: `steps` are the placements after each single
-    change."""
+    """A change between placements: `steps` are the placements after each single change."""
 
     source: Placements
     steps: tuple[Placements, ...]

@@ -295,8 +295,7 @@ class Device:
         return self.peak_flop_per_s[dtype]
 
     def peak_or_twins(self, dtype: str) -> Sourced:
-        """`peak` for a torch type; a device that lists only one of bfloat16 and float16 has the
-        same peak for both."""
+        """`peak` for a torch type; a peak listed for one of bfloat16 and float16 holds for both."""
         twin = twin_type(dtype)
         listed = dtype in self.peak_flop_per_s or twin not in self.peak_flop_per_s
         return self.peak(dtype if listed else twin)

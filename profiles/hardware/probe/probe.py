@@ -122,8 +122,7 @@ def _is_of_transformers(case: Case) -> bool:
 
 
 def most_devices(threads_per_device: int) -> int:
-    """Number of devices of this machine: its GPUs, or its cores divided by the threads per
-    device."""
+    """Number of devices of this machine: its GPUs, or its cores over the threads per device."""
     if torch.cuda.is_available():
         return torch.cuda.device_count()
     return max(1, num_cores() // threads_per_device)

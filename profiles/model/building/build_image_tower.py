@@ -98,8 +98,8 @@ _FRAMES_ALONE = "qwen"
 
 
 class _OfPatches(ImageTower):
-    """A tower with the patches of all images in one row, and the grid of each, as input (Qwen-VL,
-    GLM-V, Kimi)."""
+    """A tower whose inputs are all images' patches in a row, and their grids (Qwen-VL, GLM-V,
+    Kimi)."""
 
     def __init__(self, core: Any) -> None:
         super().__init__(core)
@@ -164,8 +164,7 @@ def _attention_in_equal_parts(
 
 
 class _OfSizes(ImageTower):
-    """A tower with the size of each image as input, in tiles if the model cuts images into
-    tiles."""
+    """A tower with the size of each image as input, in tiles if the model makes tiles."""
 
     def __init__(self, core: Any) -> None:
         super().__init__(core)

@@ -227,7 +227,7 @@ class ExpectedShapes(TorchDispatchMode):
         return made
 
     def _aligned(self, args: Any, kwargs: Any) -> Any:
-        """The arguments of a CTC loss with the longest length for all labels, because torch's shape
+        """A CTC loss's arguments with all labels as long as the longest, since torch's shape
         function reads the lengths."""
         scores, labels = args[0], args[1]
         if not (self.guesses or self._unknown) or not isinstance(scores, Tensor):
@@ -238,8 +238,8 @@ class ExpectedShapes(TorchDispatchMode):
         return scores.new_empty(batch), scores.new_empty(batch, steps, 2 * longest + 1)
 
     def _grouped(self, args: Any, kwargs: Any) -> Any:
-        """A grouped product in fp32, which torch's CPU kernel accepts but not its shape function
-        (torch 2.13)."""
+        """A grouped product in fp32, which torch 2.13's CPU kernel takes but its shape function
+        refuses."""
         a, b = args[0], args[1]
         if a.dtype == torch.bfloat16:
             return None

@@ -76,8 +76,8 @@ def traced_figures(
 
 @functools.lru_cache(maxsize=64)
 def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputError], str]:
-    """The figures of a trace, or its error; cached, because most requests of one command need it
-    again."""
+    """The figures of a trace, or its error; cached, because most requests of a command repeat
+    it."""
     try:
         found = figures_of_trace(_traced(spec, length))
         whole = bool(spec.factory) and not splits_vocabulary(spec)

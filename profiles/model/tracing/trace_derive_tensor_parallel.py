@@ -303,8 +303,7 @@ class Group:
 
     @property
     def key(self) -> frozenset[str]:
-        """A key that is equal for groups that differ only in numbers, such as the experts of a
-        list."""
+        """A key, equal for groups that differ only in numbers, such as the experts of a list."""
         return frozenset(starred(path) for path in self.layers)
 
     def choices(self) -> list[dict[str, tuple[str, Parts]]]:

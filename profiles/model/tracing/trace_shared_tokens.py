@@ -111,8 +111,7 @@ class _Tokens:
 
 
 def _verified(block: DerivedBlock) -> _Tokens:
-    """The shares of a block's tokens; raises NotSplit with the call that needs other tokens, if no
-    choice of modules works."""
+    """The shares of a block's tokens. Raises NotSplit with the call that needs others' tokens."""
     place = block.call.path
     with small_runs():
         small = block.small or small_block(block.call, SEED, thin=False)

@@ -71,8 +71,7 @@ def predict_table(
 
 
 def loaded_calibration(path: Path) -> Calibration:
-    """The calibration in a file, with a note if it was made for other coefficients than the shipped
-    ones."""
+    """The calibration in a file, with a note if it was made for other coefficients than ours."""
     made = read_calibration(path)
     if made.based_on != shipped_hash(shipped_coefficients()):
         note(

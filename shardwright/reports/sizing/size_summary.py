@@ -190,8 +190,7 @@ def _better_words(answer: SizeAnswer, other: RunOutlook) -> str:
 
 
 def _little(outlook: RunOutlook) -> str:
-    """`little evidence` for a compared framework with few fitted runs on the device, otherwise
-    ""."""
+    """`little evidence` for a compared framework with few fitted runs on the device, or ""."""
     run = outlook.run
     if not run.choice.preferred or is_supported(run.stack, run.choice.device):
         return ""

@@ -33,8 +33,7 @@ class Kind:
     spread   prior standard deviation of the logarithm around the start
     between  initial value of the standard deviation of the logarithm between sources, 2 x `spread`
              if 0; estimated by the fit
-    least, most   physical limits: a message is never faster than in isolation, and shares are at
-                  most 1
+    least, most   physical limits: a message is never faster than alone, and shares are at most 1
     """
 
     name: str
@@ -114,8 +113,7 @@ def processor_of(name: str) -> str:
 
 def processor(device: Device) -> str:
     """The device whose kernels are used for a device if the datasheets give both equal peaks and
-    power: one processor with other memory or links (A100 of 40 GB, H800). Otherwise the device
-    itself."""
+    power: one processor with other memory or links (A100 of 40 GB, H800). Otherwise itself."""
     if not device.efficiency_of:
         return device.name
     lender = get_device(device.efficiency_of)

@@ -65,8 +65,7 @@ def shipped_coefficients() -> CoefficientFile:
 
 
 def coefficient(kind: str, *owners: str) -> float:
-    """The shipped value of the first owner that has one, otherwise the initial value of the
-    kind."""
+    """The shipped value of the first owner that has one, or the initial value of the kind."""
     values = shipped_coefficients().values
     names = (f"{kind}.{owner}" for owner in owners)
     return next((values[name] for name in names if name in values), BY_NAME[kind].start)

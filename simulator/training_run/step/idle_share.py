@@ -88,8 +88,7 @@ def paired_share(pp: Any, microbatches: Any) -> Any:
 def _durations(
     row: Mapping[str, float], layers: Sequence[float], heads: Sequence[float]
 ) -> Durations:
-    """Durations of stages with these numbers of layers and times of the head, of which a third is
-    forward."""
+    """Durations of stages with these layers and times of the head, a third of which is forward."""
     forward, backward = pass_seconds(row)
     weight, send = 0.5 * row["matmul_backward"], row["cut_inner"] + row["cut_outer"]
 
@@ -107,8 +106,7 @@ def _durations(
 
 
 def _micro_batches(run: TrainingRun, actions_each: int) -> int:
-    """Number of micro-batches in the timeline, for `actions_each` actions per micro-batch; 0 for no
-    timeline."""
+    """Micro-batches in the timeline, each with `actions_each` actions; 0 for no timeline."""
     for rounds in _ROUNDS:
         count = min(run.num_microbatches, rounds * run.degrees.pp)
         if count * actions_each <= _MOST_ACTIONS:
@@ -117,8 +115,7 @@ def _micro_batches(run: TrainingRun, actions_each: int) -> int:
 
 
 def pass_seconds(row: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Seconds of a layer's forward and backward, from features by name: floats for one run, or
-    arrays."""
+    """Seconds of a layer's forward and backward, from features by name: floats or arrays."""
     forward = row["matmul_forward"] + row["grouped_forward"] + row["attention_forward"]
     forward = forward + row["pass_forward"] + row["score_forward"]
     backward = row["matmul_backward"] + row["grouped_backward"] + row["attention_backward"]

@@ -54,8 +54,8 @@ def _idle(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _sends(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """Sends between stages, both directions: the exposed share of every micro-batch and chunk, and
-    all sends of the ramp."""
+    """Sends between stages: the exposed share of each micro-batch and chunk, and all of the
+    ramp's."""
     latency = US * c["cut_step_us"] * x.cut_steps
     send = named(
         "send", x.cut_inner * c["inner"] + x.cut_outer * between_nodes(x.nodes, c) + latency

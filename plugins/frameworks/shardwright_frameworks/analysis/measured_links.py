@@ -158,8 +158,7 @@ def _factor(each: MeasuredCollective, links: Links, inner: float = 0.0) -> LinkF
 
 
 def _mean(factors: Sequence[LinkFactor]) -> float | None:
-    """The geometric mean; each collective has the same weight, regardless of its number of
-    sizes."""
+    """The geometric mean; all collectives weigh the same, regardless of their number of sizes."""
     told = [math.log(each.factor) for each in factors if each.sizes]
     return math.exp(sum(told) / len(told)) if told else None
 

@@ -23,7 +23,7 @@ class PricedChange:
     """A change and its price.
 
     gain      share of the step that is saved; step_time_s  with the change
-    needed_bytes   memory that a device needs with the change, None if the framework's memory is not
+    needed_bytes   required per device with the change, None if the framework's memory is not
                    described
     """
 
@@ -41,8 +41,7 @@ def ranked_changes(
 ) -> tuple[PricedChange, ...]:
     """The changes that fit in memory and save at least `least_gain` of the predicted step.
 
-    If the run is predicted not to fit although it runs, changes that need no more memory are
-    allowed.
+    If the run is predicted not to fit, changes that need no more memory than it are allowed.
     """
     return tuple(
         priced
@@ -52,8 +51,7 @@ def ranked_changes(
 
 
 def priced_changes(run: TrainingRun, changes: Sequence[SingleChange]) -> tuple[PricedChange, ...]:
-    """The changes that fit, with their prices, largest gain first; ties are in the order of
-    SETTINGS.
+    """The changes that fit, with their prices, largest gain first; ties in the order of SETTINGS.
 
     Raises ShardwrightError if the run itself cannot be predicted.
     """

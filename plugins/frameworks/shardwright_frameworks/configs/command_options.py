@@ -149,8 +149,7 @@ class Options:
 
 
 def read_options(words: Sequence[Word], unknowns: Sequence[UnknownValue]) -> Options:
-    """The options among words, each with the words after it; words before the first are left
-    out."""
+    """The options among words, each with the words after it, without words before the first."""
     given: list[Option] = []
     for word in _pieces(words):
         text = word.plain

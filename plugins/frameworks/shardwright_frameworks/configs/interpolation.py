@@ -40,8 +40,7 @@ class _OpenError(Exception):
 
 @dataclass(slots=True)
 class _Source:
-    """The values and variables available to references, and the remaining number of texts to
-    follow."""
+    """The values and variables for references, and the remaining number of texts to follow."""
 
     values: Mapping[Key, Any]
     environment: Environment
@@ -69,8 +68,7 @@ def resolved(path: Key, values: Mapping[Key, Any], environment: Environment) -> 
 
 
 def _text(raw: str, path: Key, source: _Source, depth: int) -> Any:
-    """The value of a text with references: that of a single reference, otherwise the joined
-    text."""
+    """The value of a text with references: that of a single one, otherwise the joined text."""
     if raw.strip() == "???":
         raise _OpenError("??? has to be filled in by the command line")
     if depth > _MOST_DEEP:

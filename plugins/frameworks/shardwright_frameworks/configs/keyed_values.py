@@ -90,8 +90,7 @@ def read_by(reader: Reader, fields: Mapping[str, str]) -> dict[str, tuple[str, R
 def collect_keys(
     file: KeyedFile, collected: Collected, keys: Mapping[str, tuple[str, Reader]]
 ) -> None:
-    """Collect every value whose key is in the table (`parallelism.tp`), in the order of the
-    file."""
+    """Collect the values whose keys are in the table (`parallelism.tp`), in the file's order."""
     found = []
     for dotted, (key, reader) in keys.items():
         path = tuple(dotted.split("."))

@@ -40,11 +40,9 @@ class CostOfGaps:
 
 
 def cost_of_gaps(planned: PlannedRun, gaps: tuple[Unexpressed, ...]) -> CostOfGaps:
-    """The gaps priced on the planned run's framework, by predicting the run with the exported
-    values.
+    """The gaps priced on the planned run's framework, by predicting it with the exported values.
 
-    A gap that moves ranks between axes is priced on top of earlier ones of this kind; the others
-    are priced alone.
+    Gaps that move ranks between axes are priced on top of each other; others alone.
     """
     found, before = [], dict[str, object]()
     for gap in gaps:

@@ -29,8 +29,7 @@ _FSDP_RECOMPUTE = ("activation_checkpointing", "fsdp_activation_checkpointing")
 
 
 def _offloaded(value: Any) -> float | None:
-    """1 for activations in host memory, from a boolean or the name of a method (`legacy`,
-    `disk`)."""
+    """1 for activations in host memory, from a boolean or a method's name (`legacy`, `disk`)."""
     return 1.0 if truth_of(value) or word_of(value) in ("legacy", "disk", "hidden_states") else None
 
 

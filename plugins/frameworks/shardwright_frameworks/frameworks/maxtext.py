@@ -69,8 +69,7 @@ Given = dict[str, tuple[Any, Place]]
 def given_by_words(
     words: Sequence[Word], unknowns: Sequence[UnknownValue], collected: Collected
 ) -> Given:
-    """`key=value` arguments; the last one wins, and a different earlier value is a
-    contradiction."""
+    """`key=value` arguments; the last wins, and a different earlier value is a contradiction."""
     found: Given = {}
     for name, value, place in read_pairs(words, unknowns):
         key = name.removeprefix("-").removeprefix("-")

@@ -89,8 +89,7 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
 
 
 def _fill_batch(options: Options, collected: Collected) -> None:
-    """Fill in the default number of passes, which make up a batch of 16
-    (swift/trainers/arguments.py)."""
+    """Fill in the default number of passes, for a batch of 16 (swift/trainers/arguments.py)."""
     if "gradient_accumulation_steps" in options or options.text("rlhf_type") == "grpo":
         return
     counts = [collected.count_or_default(key) for key in ("nodes", "devices_per_node")]

@@ -74,8 +74,7 @@ def _gated(value: Any) -> bool | None:
 
 
 def _layout_text(value: Any) -> str | None:
-    """The text of a layout of pipeline stages, which Python recipes write as lists of layer
-    names."""
+    """The text of a pipeline layout, which Python recipes write as lists of layer names."""
     if isinstance(value, list):
         letters = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
         rows = [stage for stage in value if isinstance(stage, list)]
@@ -145,8 +144,7 @@ def values_of_files(parts: Sequence[tuple[tuple[str, ...], KeyedFile]]) -> Value
 def values_of_words(
     words: Sequence[Word], unknowns: Sequence[UnknownValue], collected: Collected
 ) -> Values:
-    """The values of Hydra overrides: `model.tensor_model_parallel_size=8`,
-    `++trainer.num_nodes=4`."""
+    """Values of Hydra overrides: `model.tensor_model_parallel_size=8`, `++trainer.num_nodes=4`."""
     found: dict[tuple[str, ...], tuple[Any, Place]] = {}
     for key, value, place in read_pairs(words, unknowns):
         path = tuple(key.lstrip("+~-").split("."))
@@ -290,7 +288,7 @@ def _agree_on_distributed_optimizer(merged: dict[tuple[str, ...], tuple[Any, Pla
 
 
 def _collect_low_precision(values: Values, collected: Collected) -> None:
-    """Collect the precision of matmuls in 8 or 4 bits; the trainer's precision applies to other
+    """Collect the precision of 8- or 4-bit matmuls; the trainer's precision applies to other
     ops."""
     by_name = {path[-1]: (path, *given) for path, given in values.items() if path}
     for key, formats, kinds in (

@@ -1,5 +1,4 @@
-"""`check_config`: compares a configuration of another framework, or an exported folder, with its
-plan."""
+"""`check_config`: compares a framework's configuration, or an exported folder, with its plan."""
 
 from __future__ import annotations
 

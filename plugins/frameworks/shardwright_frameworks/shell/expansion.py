@@ -242,8 +242,7 @@ def arithmetic(text: str, place: Place, scope: Scope) -> str:
 
 
 def _whole(node: ast.expr) -> int:
-    """The integer of an expression valid in both Python and the shell; raises ValueError for
-    others."""
+    """The integer of an expression valid in Python and the shell; raises ValueError for others."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

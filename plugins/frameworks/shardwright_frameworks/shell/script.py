@@ -156,8 +156,7 @@ class _Reader:
     def _read_text(
         self, text: str, scope: Scope, place: Place, launcher: Sequence[Word] = ()
     ) -> None:
-        """Read the commands in a text (`eval`, `bash -c`), prefixed with the words that start
-        it."""
+        """Read the commands in a text (`eval`, `bash -c`), prefixed with its starting words."""
         before = len(self._reading.commands)
         tokens = tokens_of(text, place, scope.references)
         self._walk(tokens, scope.copy() if launcher else scope)
@@ -327,8 +326,7 @@ class _Reader:
         scope: Scope,
         place: Place,
     ) -> bool:
-        """Execute `unset`, `shift`, `read` and other builtins that set variables; False for
-        others."""
+        """Execute `unset`, `shift`, `read` and others that set variables; False for the rest."""
         name, texts = words[0].plain, [word.plain for word in words]
         if name == "unset":
             for text in texts[1:]:
@@ -388,7 +386,7 @@ class _Reader:
         return True
 
     def _replaces_text(self, words: Sequence[Word], simple: Simple, scope: Scope) -> None:
-        """Add a file written by `sed "s/STAGE/1/" template.json | sed ... > file`, for plain
+        """Add a file written by `sed "s/STAGE/1/" template.json | sed ... > file` of plain
         words."""
         scripts = [_REPLACES.fullmatch(without_place_marks(word.text)) for word in words[1:]]
         named = [word.text for word, found in zip(words[1:], scripts, strict=True)

@@ -114,7 +114,7 @@ def after_unknowns(text: str) -> str:
 
 
 def end_of_path(text: str) -> str | None:
-    """The end of a path whose beginning is unknown (`$HOME/models/Qwen3-8B`); None for other
+    """The end of a path with an unknown beginning (`$HOME/models/Qwen3-8B`); None for other
     texts."""
     end = after_unknowns(text)
     is_path = end.startswith("/") and re.search("[A-Za-z]", end) is not None

@@ -90,8 +90,7 @@ def prepare(
 
 
 def matching(text: str, at: int, opening: str, closing: str) -> int:
-    """Index after the bracket that closes the one opened at `at`; the end of the text if none
-    does."""
+    """Index after the bracket that closes the one at `at`; the end of the text if none does."""
     depth = 0
     while at < len(text):
         char = text[at]

@@ -364,8 +364,8 @@ class _Branches:
         self.is_decided = False
 
     def add(self, outcome: Scope, *, decided: bool, by_unset: bool) -> None:
-        """Add a branch. One that ends the script because a variable is unset is ignored, as the
-        variable is assumed to be set."""
+        """Add a branch, unless it ends the script because a variable is unset: it is assumed
+        set."""
         if decided and by_unset and outcome.ended:
             return
         self._outcomes.append(outcome)

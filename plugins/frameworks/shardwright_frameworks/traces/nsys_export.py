@@ -90,8 +90,7 @@ def _activities(base: sqlite3.Connection, tables: set[str]) -> Iterator[tuple[An
 
 
 def _windows(base: sqlite3.Connection, tables: set[str]) -> list[tuple[float, float]]:
-    """(begin, end) of numbered NVTX ranges named as steps, from the thread with the most of
-    them."""
+    """(begin, end) of numbered NVTX ranges named as steps, of the thread with the most."""
     if "NVTX_EVENTS" not in tables:
         return []
     columns = _columns(base, "NVTX_EVENTS")

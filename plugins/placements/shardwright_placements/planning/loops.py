@@ -101,7 +101,7 @@ def loops_of(op: GraphOp, tensors: tuple[GraphTensor, ...]) -> tuple[Loop, ...]:
 
 
 def passes_partial(op: GraphOp) -> bool:
-    """Whether the op maps partial sums to partial sums: it is linear in all its tensor inputs
+    """Whether the op maps partial sums to partial sums: it is linear in all its tensors
     together."""
     if op.strides or op.name in _LINEAR:
         return True
@@ -312,8 +312,7 @@ def _elementwise(call: OpCall) -> tuple[Loop, ...]:
 
 
 def _reduced(call: OpCall) -> tuple[Loop, ...]:
-    """Loops of a reduction: kept dims, and for sums the reduced dims, over which the output is
-    partial."""
+    """Loops of a reduction: kept dims, and for sums the reduced ones, where outputs are partial."""
     shape, out = call.inputs[0].shape, call.out
     gone = call.option("dim") or tuple(range(len(shape)))
     keeps = len(out) == len(shape)

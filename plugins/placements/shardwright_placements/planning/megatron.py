@@ -120,8 +120,7 @@ def _is_weighted(op: GraphOp, graph: OpGraph) -> bool:
 
 
 def _is_between(op: GraphOp, graph: OpGraph) -> bool:
-    """Whether an op is a norm's last op (it reads the norm's weight) or the sum of two
-    activations."""
+    """Whether an op is a norm's last (it reads the norm's weight) or the sum of two activations."""
     if op.name in ("layer_norm", "rms_norm") or (op.name == "mul" and _is_weighted(op, graph)):
         return True
     shapes = {graph.tensors[t].shape for t in (*op.inputs, *op.outputs)}

@@ -20,8 +20,7 @@ def messages_of(
     conversions: Sequence[Conversion],
     sizes: tuple[int, ...],
 ) -> tuple[Message, ...]:
-    """All collectives of one micro-batch, and those of the weights' gradients; equal ones are
-    merged."""
+    """All collectives of one micro-batch and of the weights' gradients; equal ones are merged."""
     counts: Counter[Message] = Counter()
     for message in (
         *_resharding(graph, conversions, sizes),

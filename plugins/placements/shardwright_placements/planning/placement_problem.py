@@ -125,8 +125,8 @@ class PlacementProblem:
                 yield node, reader, np.array(table, dtype=np.int64)
 
     def _tied_edges(self) -> Iterator[_Edge]:
-        """Edges between ops that read the same weight, which must have it in the same layout; they
-        share one sum of gradients.
+        """Edges between ops that read the same weight in the same layout and share one gradient
+        sum.
 
         The sum is part of the first op's price if its gradient is partial.
         """

@@ -153,8 +153,7 @@ def check_divides(graph: OpGraph, sizes: tuple[int, ...]) -> None:
 def hand_plan(
     graph: OpGraph, mesh: Mesh, micro_batches: int, time_limit_s: float
 ) -> tuple[ShardingCost | None, str]:
-    """The price of Megatron's layout on the same cost model, with the best choice for the rest; or
-    why there is none."""
+    """The price of Megatron's layout with the best choice for the rest; or why there is none."""
     kinds = megatron_kinds(graph)
     if not kinds:
         return None, "it splits pairs of linear layers, and here are none"
@@ -182,8 +181,8 @@ def _what_binds(free: OpSharding, limit: float) -> str:
 def _relaxations(
     graph: OpGraph, mesh: Mesh, free: OpSharding, limit: float, micro_batches: int
 ) -> Iterator[tuple[str, OpSharding]]:
-    """Changes that make a solution possible: the least memory, by bisection, and the fewest devices
-    of the last axis."""
+    """Changes that make a solution possible: least memory (by bisection), fewest last-axis
+    devices."""
 
     def within(bytes_: float, on: Mesh) -> OpSharding:
         return shard_ops(

@@ -47,8 +47,7 @@ class _Made:
 
 @dataclass(slots=True)
 class _Scope:
-    """One run of a block: the tensors that it made, and the replacements for those of the stored
-    block.
+    """One run of a block: the tensors that it made, and replacements for the stored block's.
 
     prefix   (path of the held block, path of this one)
     """

@@ -35,8 +35,7 @@ class Position:
     coordinates: tuple[int, ...]
 
     def span(self, placements: Placements, dim: int, length: int) -> tuple[int, int]:
-        """(first, count) of the rank's indices along a dim; inner axes cut the slices of outer
-        ones."""
+        """(first, count) of the rank's indices along a dim; inner axes cut outer axes' slices."""
         first, count = 0, length
         for placement, size, at in zip(placements, self.sizes, self.coordinates, strict=True):
             if split_dim(placement) == dim:
@@ -49,8 +48,8 @@ class Position:
         return tuple(self.span(placements, dim, n)[1] for dim, n in enumerate(shape))
 
     def part(self, x: Tensor, placements: Placements) -> Tensor:
-        """The rank's part of a whole tensor; for partial sums, the first rank has the tensor and
-        the others zeros."""
+        """The rank's part of a tensor; of partial sums, the first rank has all, the others
+        zeros."""
         for dim, length in enumerate(x.shape):
             first, count = self.span(placements, dim, length)
             if count != length:

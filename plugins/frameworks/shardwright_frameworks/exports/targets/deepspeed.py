@@ -80,7 +80,7 @@ def export_deepspeed(planned: PlannedRun) -> Exported:
 
 
 def _zero(planned: PlannedRun) -> tuple[int, tuple[Unexpressed, ...]]:
-    """The written ZeRO stage, and the gap in a pipeline, which requires a stage below 2
+    """The ZeRO stage, and the gap in a pipeline, which needs one below 2
     (runtime/pipe/engine.py)."""
     run = planned.run
     if run.degrees.pp == 1 or run.zero_stage < 2:

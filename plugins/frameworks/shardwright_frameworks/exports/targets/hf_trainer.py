@@ -1,5 +1,4 @@
-"""transformers' Trainer: its arguments, with DeepSpeed's JSON for ZeRO stages that they do not
-have.
+"""transformers' Trainer: its arguments, and DeepSpeed's JSON for other ZeRO stages.
 
 Read off transformers 5.23, src/transformers/training_args.py.
 """

@@ -47,8 +47,7 @@ _REMAT = {"minimal": "minimal_with_context", "full": "full"}
 def export_maxtext(planned: PlannedRun) -> Exported:
     """`maxtext.yml` (base.yml's keys) and the same as flags.
 
-    Raises InputError for a model that is neither named in MaxText's files nor described by its
-    keys.
+    Raises InputError for a model that MaxText's files do not name and its keys cannot describe.
     """
     run = planned.run
     gaps = unexpressed_options(
@@ -150,8 +149,7 @@ def _batch(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _mesh(planned: PlannedRun) -> dict[str, Any]:
-    """The axes inside the node (or slice) and across nodes; the innermost axes fill the node
-    first."""
+    """The axes inside the node (or slice) and across nodes; innermost axes fill the node first."""
     run = planned.run
     experts = math.gcd(run.degrees.ep, run.degrees.dp)
     replicas = run.degrees.dp // run.local_workers
@@ -244,8 +242,7 @@ def _is_sharded(planned: PlannedRun) -> bool:
 
 
 def _experts(planned: PlannedRun) -> tuple[Unexpressed, ...]:
-    """The gap of expert parallelism over more ranks than replicas: the expert axis is part of data
-    parallelism."""
+    """The gap of ep over more ranks than replicas: the expert axis is part of data parallelism."""
     ep, dp = planned.run.degrees.ep, planned.run.degrees.dp // planned.run.local_workers
     able = min(math.gcd(ep, planned.run.degrees.dp), dp)
     if able == ep:

@@ -40,8 +40,7 @@ def norms_queries(planned: PlannedRun) -> bool:
 
 
 def is_plain_llama(model: Transformer) -> bool:
-    """Whether layers are Llama's: gated, no biases, rotary positions, full attention in every
-    layer."""
+    """Whether all layers are Llama's: gated, no biases, rotary positions, full attention."""
     return not (
         model.biases
         or not model.gated

@@ -30,8 +30,7 @@ def unexpressed_options(
 def nearest(
     option: str, planned: str, instead: Mapping[str, str], why: str
 ) -> tuple[str, tuple[Unexpressed, ...]]:
-    """The planned value, or a replacement together with a report that the planned one is not
-    expressed.
+    """The planned value, or a replacement with a report that the planned one is not expressed.
 
     option   a field of TrainingRun;  instead  planned value -> the written replacement
     """
@@ -42,8 +41,7 @@ def nearest(
 
 
 def replaced(option: str, planned: object, written: object, why: str) -> Unexpressed:
-    """The report on a field of TrainingRun that is not expressed, with the value written
-    instead."""
+    """The report on a field of TrainingRun in whose place another value is written."""
     return Unexpressed(
         option=option,
         planned=str(planned),
@@ -66,8 +64,7 @@ def schedule_gap(
 
 
 def all_or_no_layers(planned: PlannedRun, target: str, why: str) -> tuple[Unexpressed, ...]:
-    """The gap of a target that can only recompute all layers or none, if the plan recomputes
-    some."""
+    """The gap of a target that can recompute all layers or none, if the plan recomputes some."""
     layers, mixed = uneven_recompute(planned, target)
     if mixed or not layers:
         return mixed

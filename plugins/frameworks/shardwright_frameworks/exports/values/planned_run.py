@@ -79,8 +79,7 @@ class PlannedRun:
 
     @property
     def is_even(self) -> bool:
-        """Whether all virtual stages have the same number of layers, and none predicts further
-        tokens."""
+        """Whether all virtual stages have equally many layers, and none predicts further tokens."""
         counts = {stage.num_layers for stage in self.stages}
         return len(counts) == 1 and not any(stage.predicting for stage in self.stages)
 
