@@ -183,7 +183,7 @@ class RequestedOptions:
         if not 1.0 <= self.expert_imbalance < math.inf:
             raise InputError(
                 f"--expert-imbalance {self.expert_imbalance:g}: the fullest rank's tokens over the "
-                "mean of the ranks are 1 (balanced) or more; write 1.2"
+                "mean of the ranks must be 1 (balanced) or more; write 1.2"
             )
 
     @property

@@ -150,7 +150,7 @@ class PartitionProblem:
         if self.num_microbatches < 1 or s < 1:
             raise InputError("a partition needs one micro-batch and one strategy or more")
         if n != self.lattice.num_blocks:
-            raise InputError(f"{n} kinds for {self.lattice.num_blocks} blocks of the lattice")
+            raise InputError(f"kinds has {n} entries for {self.lattice.num_blocks} blocks")
         ranges, starts = (m - 1, m), (len(self.slots), m - 1)
         arrays = [
             ("edge_bytes", ranges, (self.edge_bytes,)),

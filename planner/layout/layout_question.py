@@ -198,7 +198,7 @@ class LayoutQuestion:
                 "above 0 and below 1; write 10%, or 0.1"
             )
         if self.lora_rank < 0:
-            raise InputError(f"--lora {self.lora_rank}: the rank of adapters is 1 or more")
+            raise InputError(f"--lora {self.lora_rank}: the rank of adapters must be 1 or more")
         if self.options.frozen_type and not self.lora_rank:
             raise InputError(
                 f"--base-precision {self.options.frozen_type} applies to frozen weights, but this "

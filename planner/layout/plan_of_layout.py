@@ -1,4 +1,4 @@
-"""`plan_of_layouts`: an answer with layouts for our own executor, as a plan file."""
+"""`plan_of_layouts`: converts an answer with layouts for our own executor to a plan file."""
 
 from __future__ import annotations
 

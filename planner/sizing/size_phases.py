@@ -51,7 +51,7 @@ class Phase:
             raise InputError(f"tokens = {self.tokens!r} must be 1 or more")
         if min(self.seq, self.global_batch) < 1:
             raise InputError(
-                f"seq = {self.seq}, global_batch = {self.global_batch}: both are 1 or more"
+                f"seq = {self.seq}, global_batch = {self.global_batch}: both must be 1 or more"
             )
 
     @property

@@ -123,8 +123,8 @@ class SizeQuestion:
             )
         if not 0.0 < self.confidence < 1.0:
             raise InputError(
-                f"--sure {self.confidence:g}: the probability of keeping a limit is above 0 and "
-                "below 1; write 80%, or 0.8"
+                f"--sure {self.confidence:g}: the probability of keeping a limit must be above "
+                "0 and below 1; write 80%, or 0.8"
             )
         for flag, value in (
             ("--tokens", self.tokens),

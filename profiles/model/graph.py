@@ -341,7 +341,7 @@ class Branch:
     def __post_init__(self) -> None:
         if not self.consumers or self.producer >= self.consumers[0]:
             raise InputError(
-                f"a tensor of block {self.producer} cannot be used by blocks {self.consumers}"
+                f"a tensor of block {self.producer} is for later blocks, not {self.consumers}"
             )
 
 

@@ -97,7 +97,7 @@ class UsualValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualFile:
-    """profiles/data/reliability.toml; inputs  by name."""
+    """The file profiles/data/reliability.toml, with its inputs by name."""
 
     inputs: Mapping[str, UsualValue]
 

@@ -106,7 +106,7 @@ def check_schedule(schedule: Schedule) -> None:
     stages, copies = schedule.num_stages, schedule.copies
     if stages % copies or schedule.num_microbatches % copies:
         raise InputError(
-            f"{copies} copies of the model need equal parts of {stages} stages and "
+            f"the {copies} model copies must divide {stages} stages and "
             f"{schedule.num_microbatches} micro-batches"
         )
     seen: set[tuple[int, str, int]] = set()

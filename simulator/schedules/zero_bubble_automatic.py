@@ -64,7 +64,7 @@ def automatic(
     durations = options.durations or Durations.even(num_ranks)
     if durations.num_stages != num_ranks:
         raise InputError(
-            f"{name} over {num_ranks} ranks needs durations of as many stages, got "
+            f"{name} over {num_ranks} ranks needs durations of {num_ranks} stages, got "
             f"{durations.num_stages}"
         )
     if memory_limit < num_ranks:

@@ -82,7 +82,9 @@ class Degrees:
         if self.axis_order not in AXIS_ORDERS:
             raise UnknownNameError("axis order", self.axis_order, AXIS_ORDERS)
         if len(self.devices) not in (0, self.num_devices):
-            raise InputError(f"{self.text} has {len(self.devices)} devices for its ranks")
+            raise InputError(
+                f"{self.text} has {len(self.devices)} devices for {self.num_devices} ranks"
+            )
 
     def _check_hybrid(self) -> None:
         groups = [str(n) for n in range(1, self.dp) if self.dp % n == 0]

@@ -266,7 +266,7 @@ def test_a_wrong_split_is_refused(ranks, says):
         (
             "zb-1p",
             {"num_ranks": 2, "num_microbatches": 4, "durations": Durations.even(3)},
-            "over 2 ranks needs durations of as many stages, got 3",
+            "over 2 ranks needs durations of 2 stages, got 3",
         ),
         ("zb-1p", {"num_ranks": 2, "num_microbatches": 4, "kept_for_weights": 1.5}, "from 0 to 1"),
     ],

@@ -216,7 +216,7 @@ class FleetReader:
                 'missing ("300B", "1T")?'
             )
         if entry.global_batch < 1 or seq < 1:
-            raise InputError(f"{where}.global_batch: sequences of a step are 1 or more")
+            raise InputError(f"{where}.global_batch: a step must have 1 sequence or more")
         tokens = parse_quantity(entry.tokens, "count", where=f"{where}.tokens", above_0=True)
         return (FleetPhase(name="", tokens=tokens, seq_len=seq, global_batch=entry.global_batch),)
 
@@ -262,7 +262,7 @@ def _options(where: str, entry: JobEntry) -> RequestedOptions:
     """Types of frozen weights and optimizer states."""
     frozen, optimizer = entry.base_precision, entry.optimizer
     if entry.lora < 0:
-        raise InputError(f"{where}.lora: {entry.lora}; the rank of adapters is 1 or more")
+        raise InputError(f"{where}.lora: {entry.lora}; the rank of adapters must be 1 or more")
     if frozen and not entry.lora:
         raise InputError(
             f"{where}.base_precision: {frozen!r}; only frozen weights are kept in few bits: give "

@@ -147,7 +147,7 @@ def test_devices_are_named_for_imported_runs_alone(plan: Path, tmp_path: Path) -
         lambda: public.compare(plan, log=log, on="8xh200"),
         lambda: compare_with_logs(plan, [log], json_output=False, fail_over=None, on="8xh200"),
     ):
-        with pytest.raises(InputError, match=r"on the devices that it is for, not on 8xh200"):
+        with pytest.raises(InputError, match=r"names its devices, so 8xh200"):
             asked()
     done = CliRunner().invoke(app, ["predict", str(plan), "--on", "8xh200"])
     assert isinstance(done.exception, InputError)

@@ -58,7 +58,7 @@ class DeviceVariant:
         """The device of this variant; raises InputError for an invalid share, power or memory. A
         limit above the device's power has no effect."""
         if self.share < 1:
-            raise InputError(f"{device.name}/{self.share}: a share is one of 1 or more parts")
+            raise InputError(f"{device.name}/{self.share}: the number of parts must be 1 or more")
         memory, power = device.memory_bytes, device.power_w
         found = replace(
             device,
@@ -82,7 +82,7 @@ class DeviceVariant:
         )
 
     def matmul_rate(self, full_power_w: float) -> float:
-        """Rate of long matmuls over that of the device at its full power."""
+        """Rate of long matmuls, as a share of the rate at `full_power_w` watts."""
         if not self.watts or self.watts >= full_power_w:
             return 1.0
         return float((self.watts / full_power_w) ** POWER_EXPONENT)

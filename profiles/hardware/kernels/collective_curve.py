@@ -87,7 +87,7 @@ class CollectiveCurve:
 
     @property
     def bus_share(self) -> float:
-        """Bytes per link and byte of the buffer."""
+        """Bytes that the operation moves over a device's link, per byte of the buffer."""
         return bus_share(self.operation, self.group_size)
 
     def time_s(self, size_bytes: float) -> float:

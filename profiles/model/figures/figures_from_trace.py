@@ -196,7 +196,7 @@ class _Chain:
             raise InputError("layers with experts alternate with layers without")
         usual = layers[-1]
         if dense and sparse and dense[0].attention != usual.attention:
-            raise InputError("attention of another kind in layers with experts")
+            raise InputError("attention of layers with experts differs from that of other layers")
         attention = usual.attention
         assert attention is not None
         shared = usual.ffn_size if sparse else 0
@@ -211,7 +211,9 @@ class _Chain:
         learned = self._learned()
         windows = [layer.call.window for layer in layers if layer.call and layer.call.window]
         if len(set(windows)) > 1:
-            raise InputError(f"windows of {', '.join(map(str, sorted(set(windows))))} keys")
+            raise InputError(
+                f"its attention windows differ: {', '.join(map(str, sorted(set(windows))))} keys"
+            )
         capped = any(layer.call is not None and layer.call.capped for layer in layers)
         tables = [p.full_shape for reading in self.layers for p in reading.tables]
         rows = {shape[0] for shape in tables if len(shape) == 2}  # biases of experts, one a row
@@ -260,7 +262,7 @@ class _Chain:
             sizes = [size for size in p.full_shape if size > 1]
             if len(sizes) != 2 or sizes[1] != self.hidden:
                 raise InputError(
-                    f"a table {p.name} {list(p.full_shape)} that is not of the hidden size "
+                    f"the width of table {p.name} {list(p.full_shape)} is not the hidden size "
                     f"{self.hidden}"
                 )
             rows.append(sizes[0])

@@ -240,7 +240,7 @@ def _experts(
     else:
         experts = max(counts)
         if counts != {experts}:
-            raise InputError(f"experts in stacks of {sorted(counts)}")
+            raise InputError(f"weights stacked for different numbers of experts: {sorted(counts)}")
     elements = sum(p.elements for p in routed)
     if elements % (experts * hidden) or any(hidden not in (p.k, p.n) for p in routed):
         raise InputError("experts of unequal size, or without the hidden size as a dimension")

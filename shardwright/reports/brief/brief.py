@@ -41,7 +41,7 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.heads):
-                raise InputError(f"a row of {len(row)} cells in a table of {len(self.heads)}")
+                raise InputError(f"a row has {len(row)} cells, its table {len(self.heads)} columns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

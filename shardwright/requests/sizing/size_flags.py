@@ -212,7 +212,7 @@ def _tokens(text: str) -> float | None:
     except UnitError as error:
         raise UnitError(f"{error} (tokens are counted: 15T, 300B, 1.5e12, or optimal)") from error
     if found < 1:
-        raise UnitError(f"--tokens {text!r}: a run trains on 1 token or more")
+        raise UnitError(f"--tokens {text!r}: must be 1 token or more")
     return found
 
 

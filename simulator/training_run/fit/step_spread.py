@@ -77,7 +77,7 @@ class Knowledge:
 
 
 def new_cluster(between: Mapping[str, float], cluster: float) -> dict[str, float]:
-    """Standard deviations between sources by kind; a new source's cluster is new too."""
+    """Standard deviations between sources by kind, for a source on a new cluster."""
     return {**between, "level": math.hypot(between["level"], cluster)}
 
 

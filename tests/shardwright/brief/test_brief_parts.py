@@ -73,5 +73,5 @@ def test_names_of_intervals():
 
 
 def test_a_row_that_is_too_short_is_refused():
-    with pytest.raises(InputError, match="1 cells in a table of 2"):
+    with pytest.raises(InputError, match="a row has 1 cells, its table 2 columns"):
         Table(heads=("a", "b"), rows=(("1",),))

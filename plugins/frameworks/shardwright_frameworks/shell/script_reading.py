@@ -36,7 +36,7 @@ class ScriptReading:
     commands  in their order
     scopes    the variables at the end, by file
     cycles    files that source each other
-    sourced   the files files read
+    sourced   sourced files
     missing   sourced files that are not in the folder
     """
 

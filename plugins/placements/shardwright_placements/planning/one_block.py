@@ -9,7 +9,7 @@ from shardwright_placements.op_graph.op_graph import OpGraph
 
 
 def block_names(graph: OpGraph) -> dict[str, int]:
-    """Names of blocks: the class, unless several blocks have it, and the paths of the entries."""
+    """Block numbers by name: the paths of entries, and class names that only one block has."""
     names: dict[str, int] = {}
     labels = [block.label for block in graph.blocks]
     for number, block in enumerate(graph.blocks):

@@ -140,8 +140,8 @@ class Replay:
             weight = self.weights[name]
             if list(weight.placements) != dtensor_placements(layout.forward):
                 raise MismatchError(
-                    f"{name} is held as {weight.placements} and read as {layout.forward}: the "
-                    "file's placements of a weight with several readers differ"
+                    f"{name} has the placements {weight.placements}, but {layout.forward} in "
+                    "another op that reads it; make the file again with `shardwright shard`"
                 )
             local = weight.to_local().detach()
             self.leaves[key] = local.requires_grad_(local.is_floating_point())
@@ -260,8 +260,8 @@ class Replay:
             shape, layout = placed.shapes[output], placed.outputs[output]
             if tuple(x.shape) != self.position.local_shape(layout.forward, shape):
                 raise MismatchError(
-                    f"op {number} ({op.name} of {op.module}) made {tuple(x.shape)} on this rank, "
-                    f"{layout.forward} of {shape} was planned"
+                    f"op {number} ({op.name} of {op.module}) made shape {tuple(x.shape)} on this "
+                    f"rank, which is not its part of {shape} as {layout.forward}"
                 )
             scope.made[t] = _Made(x, number, output)
 
