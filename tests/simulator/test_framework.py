@@ -105,7 +105,7 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, old: str, new: str, say
 
 def test_files_that_are_like_each_other(tmp_path: Path) -> None:
     path = write(tmp_path, MINE.replace("megatron-core", str(tmp_path / "mine.toml")))
-    with pytest.raises(DocumentError, match="circle"):
+    with pytest.raises(DocumentError, match="circular"):
         load_framework(path)
 
 
