@@ -88,13 +88,13 @@ class _Programme:
         slowest = sum(
             float((table.forward + table.backward).max(initial=0.0)) for table in self.tables
         )
-        longest = (rounds + 2) * slowest
-        longest += float(max(tail.max() for tail in problem.tails_s)) + 4 * float(
-            problem.send_forward_s.sum() + problem.send_backward_s.sum()
-        )
+        sends = float(problem.send_forward_s.sum() + problem.send_backward_s.sum())
+        longest = (rounds + 1) * slowest + 2 * sends
+        longest += float(max(tail.max() for tail in problem.tails_s))
         self.unit_s = max(hint.step_time_s if hint else longest, 1e-30) / _RESOLUTION
-        self.ceiling = math.ceil(longest / self.unit_s) + 1
-        self.error_s = self.unit_s * (4 * (rounds + 2) * p + 8 * p + 2)
+        self.ceiling = math.ceil(longest / self.unit_s)
+        # Down, behind and up: at most 8 times per stage; forward and backward of M - 1 rounds.
+        self.error_s = self.unit_s * (8 * p + 2 * rounds)
         self.chosen = [
             [self.model.new_bool_var("") for _ in range(table.start.size)] for table in self.tables
         ]

@@ -19,16 +19,16 @@ def shout(text: str) -> str:
 
 
 def die(text: str) -> str:
-    """Ends its process without a word."""
+    """Ends its process without a word, after one more byte in the file that its text names."""
+    with Path(text).open("a") as attempts:
+        attempts.write(".")
     os.kill(os.getpid(), signal.SIGKILL)
     return text
 
 
 def die_once(text: str) -> str:
     """Dies where the file that its text names is missing, and makes it."""
-    path = Path(text)
-    if not path.exists():
-        path.touch()
+    if not Path(text).exists():
         die(text)
     return "second"
 

@@ -346,16 +346,19 @@ def test_a_large_search_ends_with_a_plan_and_others():
 
 
 def test_a_plan_that_needs_more_than_its_problem_says_is_made_again_under_less(monkeypatch):
-    """Ranks of 100 bytes; a plan of a problem with c bytes needs c + 30 and is predicted to take
-    1000 - c seconds."""
+    """Two ranks of 100 bytes: the first of a plan of a problem with c bytes needs c + 30, the
+    second c - 60, and the plan is predicted to take 1000 - c seconds."""
     model, on = HandMadeModel(2), get_cluster("1x4xh100-sxm")
     solver = CellSolver(costs_of(model, on, 8), solver="auto", seed=0)
     cell = cells_of(model, on, 8)[0]
 
     def predicted(capacity):
-        rank = SimpleNamespace(peak_bytes=capacity + 30.0, capacity_bytes=100.0)
+        ranks = tuple(
+            SimpleNamespace(peak_bytes=capacity + more, capacity_bytes=100.0)
+            for more in (30.0, -60.0)
+        )
         step = SimpleNamespace(value=1000.0 - capacity)
-        return SimpleNamespace(fits=capacity + 30.0 <= 100.0, ranks=(rank,), step_time_s=step)
+        return SimpleNamespace(fits=capacity + 30.0 <= 100.0, ranks=ranks, step_time_s=step)
 
     class Room:
         def __init__(self, capacity):

@@ -33,9 +33,10 @@ def test_a_job_whose_process_dies_is_tried_once_more(tmp_path: Path) -> None:
     assert [r.text for r in replies("die_once", 1, str(tmp_path / "tried"))] == ["second"]
 
 
-def test_a_job_that_kills_every_process_is_said_and_the_others_go_on() -> None:
-    jobs = [Job(key="bad", text="x")]
-    (reply,) = local_workers(f"{HERE}:die", 1)(jobs)
+def test_a_job_that_kills_two_processes_is_given_up(tmp_path: Path) -> None:
+    attempts = tmp_path / "attempts"
+    (reply,) = replies("die", 1, str(attempts))
+    assert attempts.read_text() == ".."
     assert reply.text == ""
     assert reply.fault == (
         "its process was ended by signal 9 (on Linux often for want of memory: use fewer "

@@ -8,7 +8,7 @@ from planner.axes import Axes
 from planner.blocks.answer import SearchOptions
 from planner.blocks.block_search import one_type_stages, search
 from planner.costs.priced_model import PricedModel
-from planner.heterogeneous.plan_mixed import UNLIKE, levelled, only, plan_mixed
+from planner.heterogeneous.plan_mixed import UNLIKE, levelled, only, parts_of, plan_mixed
 from planner.heterogeneous.stage_prices import Key, StagePrices, device_types
 from planner.heterogeneous.unequal_search import search_unlike, unlike_keys
 from profiles.errors import InputError
@@ -175,12 +175,13 @@ def test_dollars_are_of_the_devices_that_run():
     assert answer.usd_per_million_tokens == found[UNLIKE].usd_per_million_tokens
 
 
-@pytest.mark.parametrize(("limit_s", "unsearched"), [(40.0, 0), (10.0, 2)])
+@pytest.mark.parametrize(("limit_s", "unsearched"), [(200.0, 0), (10.0, 2)])
 def test_every_search_has_a_share_of_the_time(limit_s, unsearched):
     ticks = itertools.count()
     options = SearchOptions(clock=lambda: float(next(ticks)), time_limit_s=limit_s)
     answer = planned(HandMadeModel(6), two_types(2, 2), 64, Axes(), options=options)
-    assert next(ticks) < limit_s + 4 * 5  # each search looks at the clock a few times more
+    # None of the time is left; each search looks at the clock a few times more.
+    assert limit_s < next(ticks) < limit_s + 4 * 5
     plans = {each.title: each.plan for each in answer.comparison.compared}
     late = [title for title, plan in plans.items() if plan.startswith("not searched")]
     assert late == ["all, each stage of one type", "all with equal shares"][2 - unsearched :]
@@ -259,6 +260,31 @@ def test_parts_of_a_cluster():
     slow = levelled(two_types(2, 1, slow_gib=8.0), "fast")
     assert {group.device.usable_bytes for group in slow.groups} == {8.0 * GIB}
     assert slow.homogeneous
+
+
+@pytest.mark.parametrize(("nodes", "levels"), [(1, 1), (2, 2), (3, 3), (4, 3), (5, 4)])
+def test_a_type_keeps_the_levels_that_its_nodes_span(nodes, levels):
+    """Nodes of 3; racks of 6, rows of 12 and a hall of 48 devices."""
+    names = ("node", "rack", "row", "hall")
+    groups = tuple(
+        NodeGroup(count=count, devices_per_node=3, device=device(name=name))
+        for count, name in ((1, "fast"), (6, "slow"), (nodes - 1, "fast"))
+        if count
+    )
+    cluster = Cluster(
+        name="hall",
+        groups=groups,
+        levels=tuple(
+            Level(name=name, domain_size=size, link=link())
+            for name, size in zip(names, (3, 6, 12, 48), strict=True)
+        ),
+    )
+    found = only(cluster, "fast")
+    assert found.num_devices == 3 * nodes
+    assert [level.name for level in found.levels] == list(names[:levels])
+    parts = parts_of(cluster, Axes(), "slow")
+    assert [len(part.devices) for part in parts if len(set(part.devices)) == 1] == [3 * nodes, 18]
+    assert {part.devices.count("fast") for part in parts[2:]} == {3 * nodes}
 
 
 def test_the_ordinary_search_keeps_stages_to_a_type():

@@ -134,7 +134,7 @@ def problems(draw):
         static=rng.integers(0, 6, size),
         late=rng.integers(0, 12, size),
         tail=times(size) * draw(st.sampled_from([0.0, 0.5, 4.0])),
-        sends=times(size) * draw(st.sampled_from([0.0, 0.1])),
+        sends=times(size) * draw(st.sampled_from([0.0, 0.1, 8.0])),
         inputs=rng.integers(0, 3, size),
         beside=times(3, 2) * draw(st.sampled_from([0.0, 0.5])),
         capacity=float(rng.integers(5, 8 + 20 * n)),
@@ -392,6 +392,28 @@ def test_the_integer_programme_certifies_a_large_problem():
     found = partition(problem)
     assert solve_integer(problem, hint=found).certifies(found.step_time_s)
     assert not solve_integer(problem, hint=found).certifies(found.step_time_s * 1.001)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 50), (6, 7)])
+def test_the_stated_error_is_that_of_times_rounded_to_nothing(schedule, stages, microbatches):
+    """In units of a second, times of 0.999 s round to 0: the whole step is the rounding error."""
+    every = [0.999] * stages
+    problem = make_problem(
+        range(stages),
+        schedule=schedule,
+        stages=stages,
+        microbatches=microbatches,
+        forward=every,
+        backward=[[0.999]] * stages,
+        tail=every,
+    )
+    sends = np.full_like(problem.send_forward_s, 0.999)
+    problem = replace(problem, send_forward_s=sends, send_backward_s=sends)
+    found = partition(problem)
+    answer = solve_integer(problem, hint=replace(found, step_time_s=2.0**34))
+    assert answer.bound_s == 0.0
+    assert found.step_time_s <= answer.error_s < 2 * found.step_time_s
 
 
 def _roomy(problem):

@@ -101,12 +101,14 @@ def two_nodes() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_both_ray_nodes_work_and_a_task_that_dies_is_said(two_nodes: str) -> None:
+def test_both_ray_nodes_work_and_a_task_dies_twice(two_nodes: str, tmp_path: Path) -> None:
     functions = "tests.planner.sweep_workers"
     jobs = [Job(key=str(number), text="0.5") for number in range(4)]
     found = list(ray_workers(f"{functions}:ray_node", two_nodes)(jobs))
     assert len({reply.text for reply in found}) == 2
-    (dead,) = ray_workers(f"{functions}:die", two_nodes)([Job(key="x", text="")])
+    attempts = tmp_path / "attempts"
+    (dead,) = ray_workers(f"{functions}:die", two_nodes)([Job(key="x", text=str(attempts))])
+    assert attempts.read_text() == ".."
     assert dead.fault.startswith("its Ray task failed on 2 attempts: ")
 
 

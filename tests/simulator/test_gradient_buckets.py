@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import distributed
 
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.gradient_exchange import (
@@ -56,6 +60,40 @@ NANOTRON, MEGATRON = load_framework("nanotron"), load_framework("megatron-core")
 def test_the_tensor_that_reaches_the_limit_closes_a_bucket(tp: int, buckets: int) -> None:
     assert gradient_buckets(changed(RUN, tp=tp, dp=512 // tp), NANOTRON) == buckets
     assert gradient_buckets(RUN, MEGATRON) == 1.0
+
+
+@settings(max_examples=100)
+@given(
+    layers=st.integers(1, 6),
+    hidden=st.sampled_from([64, 256, 512]),
+    ffn=st.integers(64, 4096),
+    tied=st.booleans(),
+    mib=st.sampled_from([1, 2, 25]),
+)
+def test_small_buckets_are_those_of_torch(
+    layers: int, hidden: int, ffn: int, tied: bool, mib: int
+) -> None:
+    """Two matrices of the feed-forward, then two of the attention, in 16 bits, from the head."""
+    model = replace(
+        LLAMA_8B,
+        num_layers=layers,
+        hidden_size=hidden,
+        ffn_size=ffn,
+        vocab_size=4096,
+        tied_embeddings=tied,
+        num_heads=8,
+        num_kv_heads=8,
+        head_size=hidden // 8,
+    )
+    run = changed(RUN, model=model, tp=1)
+    table = [4096 * hidden]
+    layer = [ffn * hidden, 2 * ffn * hidden, hidden * hidden, 3 * hidden * hidden]
+    sizes = (table if not tied else []) + layer * layers + table
+    tensors = [torch.empty(size, dtype=torch.bfloat16, device="meta") for size in sizes]
+    limits = [distributed._DEFAULT_FIRST_BUCKET_BYTES, mib * 2**20]
+    expected, _ = distributed._compute_bucket_assignment_by_size(tensors, limits)
+    stack = replace(NANOTRON, bucket_bytes=mib * 2.0**20)
+    assert gradient_buckets(run, stack) == len(expected)
 
 
 def test_the_fullest_of_several_stages_has_no_head() -> None:

@@ -58,6 +58,7 @@ def test_sides_are_those_of_the_matrices_of_a_rank(tp: int, ep: int) -> None:
     if ep == 1:  # each is divided by tp: its width of 14,336, of the gate as well
         experts = 8 * (2 * 4096 + 3 * 14336 / tp)
     assert expert_sides(run, ep) == pytest.approx(experts)
+    assert expert_sides(LLAMA_RUN, 1) == 0.0
 
 
 def test_compression_and_local_steps_both_stream_their_bytes() -> None:

@@ -153,8 +153,6 @@ def shared_sides(run: TrainingRun) -> float:
 def expert_sides(run: TrainingRun, expert_ranks: int) -> float:
     """Sum of rows and columns of an average layer's expert matrices on one rank."""
     model = run.model
-    if not model.num_experts:
-        return 0.0
     share = model.num_expert_layers / model.num_layers
     if run.degrees.ep > 1:
         here, size = model.num_experts / expert_ranks, float(model.expert_size)
