@@ -114,7 +114,7 @@ def search_layouts(
     context: LayoutContext,
     *,
     limit: MemoryLimit,
-    runners_up: int = 3,
+    runners_up: int = 0,
     clock: Callable[[], float],
     time_limit_s: float | None = None,
     progress: Progress | None = None,

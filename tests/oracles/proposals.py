@@ -123,7 +123,6 @@ def _proposal(
         context,
         # All that `fits` lets through, whatever its risk.
         limit=MemoryLimit(capacity_bytes=get_device(first.device).usable_bytes, risk=0.999),
-        runners_up=0,
         clock=time.monotonic,
     )
     times = price_runs(runs).parts.total_s.tolist()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
+import math
 import time
 from collections import defaultdict
 from dataclasses import replace
@@ -74,6 +76,41 @@ def simple_table(**changes: float) -> GemmTable:
 def one(table: GemmTable, m: int, n: int, k: int) -> float:
     sizes = (np.array([float(x)]) for x in (m, n, k))
     return float(formula_time_s(table, 100, *sizes)[0])
+
+
+_SIZE = st.one_of(st.integers(1, 70_000), st.sampled_from([64, 128, 256, 512, 1024, 8192]))
+
+
+@given(m=_SIZE, n=_SIZE, k=_SIZE, q=st.sampled_from([0.0, 0.3, 1.0]), cast=st.booleans())
+def test_the_formula_of_the_module(m: int, n: int, k: int, q: float, cast: bool) -> None:
+    """Its symbols, written a second time: b and b_out of 2 bytes."""
+    table = simple_table(
+        tile_rate=(0.8, 0.45),
+        wave_quantisation=q,
+        bandwidth_bytes_per_s=1e12,
+        quantise_bytes_per_s=2e12 * cast,
+    )
+    rates = {64 * 64: 0.45, 64 * 128: math.sqrt(0.8 * 0.45), 128 * 128: 0.8, 128 * 256: 1.0}
+    shapes = [(u, v) for u in (64, 128, 256) for v in (64, 128, 256) if u * v in rates]
+    math_s = math.inf
+    for (u, v), s in itertools.product(set(shapes) - {(64, 256), (256, 64)}, (1, 2, 4, 8)):
+        filled = s * math.ceil(m / u) * math.ceil(n / v) / 100
+        waves = q * math.ceil(filled) + (1 - q) * max(1, filled)
+        start = 1000.0 if s == 1 else 1500.0
+        math_s = min(math_s, waves * 2 * u * v * (k / s + start) * 100 / (1e14 * rates[u * v]))
+    memory_s = 2 * (m * k + k * n + m * n) / 1e12
+    expected = 1e-6 + (math_s**8 + memory_s**8) ** (1 / 8) + cast * 3 * m * k / 2e12
+    assert one(table, m, n, k) == pytest.approx(expected, rel=1e-9)
+
+
+@given(shape=st.tuples(_SIZE, _SIZE, _SIZE), factor=st.floats(0.1, 10.0))
+def test_a_chip_that_is_faster_in_all_takes_less_in_proportion(
+    shape: tuple[int, int, int], factor: float
+) -> None:
+    table = simple_table(bandwidth_bytes_per_s=1e12, quantise_bytes_per_s=1e12, launch_s=0.0)
+    faster = one(table.scaled(factor, factor), *shape)
+    assert faster * factor == pytest.approx(one(table, *shape), rel=1e-9)
+    assert table.scaled(factor).bandwidth_bytes_per_s == table.bandwidth_bytes_per_s
 
 
 def test_a_full_wave_by_hand() -> None:
@@ -272,6 +309,18 @@ def test_a_relative_is_scaled_by_peak_and_bandwidth() -> None:
     assert gemm_time_s("h800-sxm-80gb", *ask) == gemm_time_s("h100-sxm-80gb", *ask)
     ratio = gemm_time_s("h20-sxm", *ask) / gemm_time_s("h200-sxm", *ask)
     assert ratio == pytest.approx(989 / 148, rel=0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in device_names() if name not in MEASURED])
+def test_a_borrowed_table_has_the_bandwidth_of_the_data_sheets(name: str) -> None:
+    surface = load_surface(name)
+    own, its = get_device(name), get_device(surface.measured_on)
+    ratio = own.memory_bandwidth_bytes_per_s.value / its.memory_bandwidth_bytes_per_s.value
+    lender = load_surface(its.name)
+    for dtype, table in surface.tables.items():
+        if dtype in lender.tables:
+            reached = lender.tables[dtype].bandwidth_bytes_per_s
+            assert table.bandwidth_bytes_per_s == pytest.approx(ratio * reached)
 
 
 def test_messages() -> None:

@@ -34,6 +34,10 @@ def test_energy_by_hand() -> None:
     # 8 H100 of 700 W and 28 % for their host, ten hours: 71.68 kWh; the boards alone 56.
     assert run_energy("h100", 8, 10.0, scope="node").value == pytest.approx(71.68)
     assert run_energy("h100", 8, 10.0, scope="board").value == pytest.approx(56.0)
+    for scope in ("node", "board"):
+        found = run_energy("h100", 8, 10.0, scope=scope)
+        assert found.low + found.high == pytest.approx(2 * found.value)
+        assert 0.5 * found.value < found.low < found.value
     site = run_energy("h100", 8, 10.0)
     assert site.value == pytest.approx(71.68 * power_draw().pue.value)
     own = run_energy(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import (
     AttentionPoint,
     MatmulPoint,
     Measurements,
     MemoryPoint,
 )
+from profiles.hardware.kernels.gemm_surface import load_surface
 from profiles.model.graph import AttentionShape, Op, OpKind, Phase
 from simulator.traced.op_cost import price_op
 from tests.simulator.hand_made import device, matmul, memory_op, said
@@ -157,6 +160,26 @@ def test_nothing_measured_is_assumed_and_wide():
     assert 1.37e-3 < cost.time_s < 2 * 1.37e-3 * 1.1
     assert cost.low < 0.85 * cost.time_s
     assert cost.high > 1.2 * cost.time_s
+
+
+def test_every_assumption_widens_the_interval() -> None:
+    """In logs: by 0.23 for kernels of another device, by as much for a variant of the device, by
+    0.3 for a backward of attention."""
+
+    def width(op: Op, on: str = "h100-sxm-80gb", **changes: str) -> float:
+        cost = price_op(op, replace(get_device(on), **changes))
+        assert cost.high / cost.time_s == pytest.approx(cost.time_s / cost.low)
+        return math.log(cost.high / cost.time_s)
+
+    product = matmul(4096, 4096, 4096, dtype="bfloat16")
+    measured = load_surface("h100-sxm-80gb").table("bfloat16").uncertainty
+    assert width(product) == pytest.approx(math.log1p(measured))
+    for borrower in ("h800-sxm-80gb", "h100-sxm-96gb"):
+        assert width(product, borrower) == pytest.approx(width(product) + 0.23)
+        own = width(product, borrower, name="own", efficiency_of=borrower)
+        assert own == pytest.approx(width(product) + 0.46)
+    forward, backward = attention(4096), attention(4096, phase=Phase.BACKWARD)
+    assert width(backward) == pytest.approx(width(forward) + 0.3)
 
 
 def test_a_view_costs_an_accelerator_nothing():

@@ -58,6 +58,16 @@ def test_all_to_all_by_where_the_peers_are() -> None:
     assert found.outer_s == pytest.approx(8 / 16 / 25)
 
 
+@pytest.mark.parametrize("device", ["h100-sxm-80gb", "mi300x", "tpu-v5e"])
+def test_a_given_rate_is_that_of_a_switch(device: str) -> None:
+    """Without the measured curve, the direct peers or the torus of the device's usual link."""
+    usual = links_of(changed(LLAMA_RUN, device=device))
+    assert usual.curve or usual.direct_peers or usual.torus_axes
+    given = links_of(changed(LLAMA_RUN, device=device, inner_bytes_per_s=100e9))
+    inner = replace(LINKS, inner_latency_s=usual.inner_latency_s)
+    assert given == replace(inner, node_devices=given.node_devices, outer=given.outer)
+
+
 def test_nobody_to_talk_to() -> None:
     for operation in OPERATIONS:
         assert moved(operation, GB, RankGroup(((1, 1),)), LINKS) == NOTHING

@@ -110,6 +110,29 @@ def test_a_host_launches_what_is_recomputed_by_hand() -> None:
     assert found["waiting for the host"].time_s == pytest.approx(4.5e-3)
 
 
+def test_messages_of_a_layer_by_hand() -> None:
+    """Attention of 2 ms forward and 4 ms backward. Tensor parallelism: 1 ms and steps of 14 x 2 us
+    and 3 x 5 us, of which half shows, in two passes. A ring of keys and values: once forward, twice
+    backward, 2.4 ms in all, of which a tenth shows; of 9 ms also what exceeds the attention.
+    Experts: 2 x 5 ms; where micro-batches overlap, what exceeds a layer that lasts 20 / 132 of the
+    messages longer."""
+    x = made(
+        microbatches=1, pp=1, vpp=1, nodes=1, layers=1, last_layers=1,
+        attention_forward=2e-3, attention_backward=4e-3, context_inner=0.8e-3, tensor_inner=1e-3,
+        tensor_inner_steps=14, tensor_outer_steps=3, expert_inner=5e-3,
+    )  # fmt: skip
+    c = plain(inner_step_us=2.0, outer_step_us=5.0, tensor_exposed=0.5, context_exposed=0.1)
+    parts = step_parts(x, of_each(c))
+    ms = {part: 1e3 * float(parts[part][0]) for part in (Part.TENSOR, Part.CONTEXT, Part.EXPERT)}
+    assert ms == pytest.approx({Part.TENSOR: 1.043, Part.CONTEXT: 0.24, Part.EXPERT: 10.0})
+    longer = step_parts(replace(x, context_inner=np.asarray([3e-3])), of_each(c))
+    assert 1e3 * float(longer[Part.CONTEXT][0]) == pytest.approx(3.0 + 0.6)
+    paired = step_parts(replace(x, overlaps_experts=np.ones(1)), of_each(c))
+    layer_ms = 6.0 + ms[Part.TENSOR] + ms[Part.CONTEXT]
+    expected = six_norm(layer_ms + 10.0 * 20 / 132, 10.0) - layer_ms
+    assert 1e3 * float(paired[Part.EXPERT][0]) == pytest.approx(expected)
+
+
 EXCHANGE = "exchange of gradients and weights"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
-from planner.layout.layout_question import context_of, solve_layouts
+from planner.layout.layout_question import LayoutSolver, context_of, solve_layouts
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import legal_layouts
 from profiles.document import encode
@@ -271,11 +271,11 @@ def test_a_limit_of_zero_is_an_error_and_an_interrupt_keeps_the_best():
 def test_what_is_proved_at_any_time_is_below_the_best(nodes, seconds):
     """Of 40 devices the best leaves eight idle: such layouts are searched last."""
     asked = question(schedule=("zb-h1", "1f1b"), on=f"{nodes}x8xh100-sxm", batch=16)
-    ticks, coefficients = itertools.count(), shipped_coefficients()
+    ticks, coefficients = itertools.count(1000.0), shipped_coefficients()
     best = solve_layouts(asked, coefficients, clock=lambda: 0.0)
-    early = solve_layouts(
-        asked, coefficients, clock=lambda: float(next(ticks)), time_limit_s=seconds
-    )
+    end_s = 1002.0 + seconds  # the clock is read before the search and at its start
+    solver = LayoutSolver(coefficients=coefficients, clock=lambda: next(ticks), end_s=end_s)
+    early = solver.search(asked)
     assert not early.complete
     assert 0.5 * best.values[0] < early.bound_s < best.values[0] == best.bound_s
     assert all(value >= best.values[0] for value in early.values)

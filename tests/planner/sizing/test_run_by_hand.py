@@ -9,6 +9,7 @@ from planner.layout.layout_question import LayoutSolver
 from planner.sizing.run_outlook import outlook_of
 from planner.sizing.size_run import answer_of, at_nodes, gains_of, runs_to_compare
 from planner.sizing.size_run import search_here as search_with
+from planner.sizing.sizing_search import question_of_run
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.prices.storage_price import StoragePrice
 from simulator.energy import carbon, run_energy
@@ -16,7 +17,7 @@ from simulator.goodput.reliability_inputs import DEFAULT
 from simulator.mfu import model_flop_per_token
 from simulator.money import RunStorage
 from simulator.training_run.step.coefficients import shipped_coefficients
-from tests.planner.sizing.sized_questions import PUE, size_question, sized
+from tests.planner.sizing.sized_questions import PUE, choice, size_question, sized
 
 # A run in which nothing fails, is saved, waits or varies.
 NEVER = dict.fromkeys(("device_hours_per_failure", "maintenance_device_hours"), 1e15)
@@ -107,6 +108,15 @@ def test_lost_time_is_rented_too(run):
     assert found.lost == tuple(sorted(found.lost, key=lambda part: -part[1]))
 
 
+def with_tenth_more_network(base):
+    return replace(base, network=base.node_network.faster(1.1))
+
+
+def gained_days(question, run, **more):
+    step_s = SOLVER.best(question_of_run(question, run), **more).step_time_s
+    return pytest.approx(run.hours / 24 * (step_s / run.layout.step_time_s - 1))
+
+
 def test_other_numbers_of_nodes_and_gains(run):
     two, four = (at_nodes(QUESTION, run, nodes, SOLVER) for nodes in (2, 4))
     steps = four.layout.step_time_s / run.layout.step_time_s
@@ -123,3 +133,18 @@ def test_other_numbers_of_nodes_and_gains(run):
     (point,) = (gain for words, gain in gains.items() if words.startswith("one point more of MFU"))
     less = mfu_of(run) / (mfu_of(run) + 0.01) - 1
     assert (point.days, point.usd) == pytest.approx((run.hours / 24 * less, run.usd * less))
+    changes = {gain.change: gain for gain in gains_of(QUESTION, four, SOLVER)}
+    (wider,) = (gain for words, gain in changes.items() if "between nodes" in words)
+    assert wider.days < 0
+    assert wider.days == gained_days(QUESTION, four, altered=with_tenth_more_network)
+
+
+def test_more_memory_gains_what_a_larger_device_would():
+    devices = (choice("a100-sxm-40gb", most=1),)
+    tight = replace(size_question("llama-3.1-8b", seq=4096, choices=devices), reliability=SURE)
+    run, usable = sized(tight).best, get_device("a100-sxm-40gb").usable_bytes
+    gains = {gain.change: gain for gain in gains_of(tight, run, SOLVER)}
+    days = [gained_days(tight, run, capacity=1 + gib * 2**30 / usable) for gib in (8, 16)]
+    found = gains["8 GiB more memory per device"].days
+    assert found == days[0]
+    assert found != days[1]

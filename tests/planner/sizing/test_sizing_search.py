@@ -41,9 +41,7 @@ def enumerated(question, picked):
                     question, picked, stack, batch, picked.node_devices, nodes
                 )
                 try:
-                    found = solve_layouts(
-                        asked, shipped_coefficients(), clock=lambda: 0.0, runners_up=0
-                    )
+                    found = solve_layouts(asked, shipped_coefficients(), clock=lambda: 0.0)
                 except InputError:
                     continue
                 if not found.layouts:
