@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from planner.blocks.explain import why_not_first
@@ -73,6 +75,31 @@ def test_a_bubble_is_given_as_its_fraction():
 def test_equal_times_compare_memory():
     other = prediction(memory_bytes=3 * 2.0**30, compute=1.1)
     assert why_not_first(PLAN, other, BEST) == "as fast, 2.00 GiB more memory"
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "part", "words"),
+    [
+        (2, Part.REDUCE, "gradient reduction across 8 devices"),
+        (3, Part.REDUCE, "parameter gathering across 8 devices"),
+        (0, Part.TENSOR, "tensor-parallel all-reduces across 2 devices"),
+        (0, Part.CUT, "sends between 3 stages"),
+        (0, Part.LAUNCH, "kernel launches (32 micro-batches)"),
+        (0, Part.OPTIMIZER, "optimizer"),
+    ],
+)
+def test_a_part_is_named_with_what_makes_it_longer(zero_stage, part, words):
+    one = one_block_plan(dp=8, tp=2, global_batch=256)
+    stages = tuple(replace(one.stages[0], first_block=i, last_block=i + 1) for i in range(3))
+    plan = replace(
+        one,
+        block_entries=("a", "b", "c"),
+        degrees=replace(one.degrees, pp=3),
+        stages=stages,
+        zero_stage=zero_stage,
+    )
+    before, other = prediction(compute=1.0), prediction(**{"compute": 1.0, part.value: 0.2})
+    assert why_not_first(plan, other, before) == f"20 % slower: {words} +200 ms"
 
 
 def test_stages_that_share_weights_reduce_nothing_across_replicas():

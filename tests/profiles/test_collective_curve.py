@@ -115,6 +115,11 @@ def test_another_link_scales_latency_and_rate():
     # 5 us of latency become 10; the other 20 us become 40.
     assert half.time_s("all_gather", 2, 1e6) == pytest.approx(50e-6)
     assert ScaledCurves(curves=made).time_s("all_gather", 2, 1e6) == pytest.approx(25e-6)
+    for name in MEASURED:
+        link = get_link(load_curves(name).link)
+        rate = link.bandwidth_bytes_per_s.value * link.efficiency.value
+        other = curves_on(name, link.name, 0.5 * rate, 2 * link.latency_s.value)
+        assert (other.rate, other.latency) == pytest.approx((0.5, 2.0))
 
 
 @pytest.mark.parametrize(

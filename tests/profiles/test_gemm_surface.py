@@ -286,6 +286,10 @@ def test_without_casts_it_is_faster() -> None:
     assert plain < surface.time_s("float8_e4m3fn", 4096, 8192, 8192)
 
 
+_ELEMENT_BYTES = {"float32": 4.0, "tf32": 4.0, "float16": 2.0, "bfloat16": 2.0}
+_ELEMENT_BYTES |= {"float4_e2m1fn_x2": 0.5 + 1 / 16}  # 16 elements share a scale of one byte
+
+
 @pytest.mark.parametrize("name", device_names())
 def test_every_device_has_a_surface_below_its_peak(name: str) -> None:
     surface = load_surface(name)
@@ -294,6 +298,9 @@ def test_every_device_has_a_surface_below_its_peak(name: str) -> None:
     for dtype, rate in get_device(name).peak_flop_per_s.items():
         reached = 2.0 * 8192**3 / surface.time_s(dtype, 8192, 8192, 8192)
         assert 0.1 * rate.value < reached < rate.value, dtype
+        table = surface.table(dtype)
+        size = _ELEMENT_BYTES.get(dtype, 1.0)
+        assert (table.element_bytes, table.output_bytes) == (size, max(2.0, size)), dtype
 
 
 def test_relatives_are_measured_devices() -> None:

@@ -66,6 +66,10 @@ def test_who_waits_and_who_stalls() -> None:
     assert not stalls(RUN, NANOTRON)
     for calm in (on_nodes(32), on_nodes(16, tp=16), on_nodes(64, pp=1)):
         assert not stalls(calm, NANOTRON), calm
+    # From the geometric mean of 32 and 64 nodes on, 45.3.
+    few, many = (changed(RUN, dp=nodes // 2, global_batch=8 * nodes) for nodes in (44, 46))
+    assert stalls(many, NANOTRON)
+    assert not stalls(few, NANOTRON)
     for stalled in (on_nodes(64), on_nodes(16, tp=32)):
         assert stalls(stalled, NANOTRON), stalled
         assert not stalls(stalled, MEGATRON)

@@ -118,6 +118,18 @@ def test_another_group_size_moves_with_the_formula():
     assert four.time_s == pytest.approx((20e-6 + 10**9 * 50e-12) * 1.5, rel=0.01)
 
 
+@pytest.mark.parametrize("operation", ["all_gather", "all_reduce"])
+def test_a_group_over_nodes_moves_with_the_formula_of_its_nodes(operation):
+    """Measured on two whole nodes of four; on three, by the formula of three over that of two."""
+    outer = link(bandwidth=40e9, latency_s=10e-6)
+    on = cluster(3, outer=replace(outer, points=points(operation, group_size=8)))
+    two, three = (
+        seconds(operation, 1e9, tuple(range(n)), cluster(3, outer=outer)) for n in (8, 12)
+    )
+    measured = seconds(operation, 1e9, ALL, on)
+    assert seconds(operation, 1e9, tuple(range(12)), on) == pytest.approx(measured * three / two)
+
+
 def test_measured_groups_beside_each_other_share_cards():
     """Measured alone; four groups, two devices per card, take twice as long as the formula says."""
     on = cluster(

@@ -382,8 +382,14 @@ def test_messages_name_what_there_is() -> None:
         KeptTensor(name="x", width="hiden")
     with pytest.raises(UnknownNameError, match="condition 'gatd'"):
         KeptTensor(name="x", width="hidden", only=("gatd",))
-    with pytest.raises(InputError, match="count -1 must be 0 or more"):
-        KeptTensor(name="x", width="hidden", count=-1)
+    KeptTensor(name="x", width="hidden", bytes=0.0, count=0.0)
+    for wrong in ({"count": -1}, {"bytes": -1}):
+        with pytest.raises(InputError, match=r"-1 .*must be 0 or more"):
+            KeptTensor(name="x", width="hidden", **wrong)
+    for width, most, says in (("hidden", 1, "not hidden"), ("parameters", -1, "0 .no limit. or")):
+        with pytest.raises(InputError, match=says):
+            KeptTensor(name="x", width=width, most=most)
+    LingeringTensor(name="x", width="hidden", each=0.0, most=0.0)
     with pytest.raises(InputError, match="x: each 2 and most -1 must be 0 or more"):
         LingeringTensor(name="x", width="hidden", each=2, most=-1)
     with pytest.raises(UnknownNameError, match="width 'hiden'"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,36 @@ def test_more_data_parallel_ranks_and_smaller_micro_batches_need_no_more(
     base = footprint(_run(layout)).allocated_bytes
     assert footprint(_run(layout, dp=4)).allocated_bytes <= base * (1 + 1e-9)
     assert footprint(_run(layout, micro_batch=2 * layout[2])).allocated_bytes >= base
+
+
+_EVEN = [name for name in framework_names() if load_framework(name).memory[0].stage_split == "even"]
+
+
+@pytest.mark.parametrize("name", _EVEN)
+def test_logits_are_of_the_last_rank_alone(name: str) -> None:
+    run = _run((2, 4, 4, "none", name))
+    wide = replace(run, model=replace(SMALL_GPT, vocab_size=64 * SMALL_GPT.vocab_size))
+    before, after = (
+        [rank.transient_bytes for rank in footprint(each).ranks] for each in (run, wide)
+    )
+    assert after[:-1] == before[:-1]
+    assert after[-1] > before[-1]
+
+
+@pytest.mark.parametrize("name", framework_names())
+def test_the_shown_peak_is_of_the_rank_that_prints_it(name: str) -> None:
+    run = _run((2, 4, 4, "none", name))
+    first = load_framework(name).memory_at(run.zero_stage).peak_rank == "first"
+    for kind in ("allocated", "reserved", "device"):
+        found = footprint(replace(run, memory_kind=kind))
+        held = [r.peak_bytes if kind == "allocated" else r.held_bytes for r in found.ranks]
+        shown = 0 if first and kind != "device" else held.index(max(held))
+        assert found.shown_rank == shown
+        assert held[0] > held[1]
+        if kind == "device":
+            assert found.shown_bytes > held[shown]
+        else:
+            assert found.shown_bytes == held[shown]
 
 
 @given(_LAYOUTS)

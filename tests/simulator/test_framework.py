@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from simulator.training_run.framework.framework import (
     load_framework,
     load_stack,
 )
+from simulator.training_run.framework.run_conditions import run_conditions
+from tests.simulator.described_runs import GPT_RUN, changed
 
 
 @pytest.mark.parametrize("name", framework_names())
@@ -101,6 +105,49 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, old: str, new: str, say
     path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
     with pytest.raises((InputError, DocumentError), match=says):
         load_framework(str(path))
+
+
+def test_who_shares_the_vocabulary() -> None:
+    """Our executor where tp divides it; frameworks that split it in any case, others never."""
+    even = replace(GPT_RUN.model, vocab_size=50_000)
+    for name in framework_names():
+        framework = load_framework(name)
+        uneven = replace(even, vocab_size=50_001)
+        found = [framework.vocabulary_ranks(model, 4) for model in (even, uneven)]
+        padded = 1 if framework.own_executor else 4
+        assert found == ([4, padded] if framework.splits_vocabulary else [1, 1])
+
+
+ONE = changed(GPT_RUN, tp=1, pp=1, dp=1, global_batch=1, schedule="none")
+GATED, PLAIN = (replace(GPT_RUN.model, gated=True), replace(GPT_RUN.model, biases=False))
+
+
+@pytest.mark.parametrize(
+    ("changes", "gained", "lost"),
+    [
+        ({"cp": 2}, {"context-parallel", "data-parallel"}, set()),
+        ({"tp": 2}, {"tensor-parallel", "split-vocabulary"}, {"whole-vocabulary"}),
+        ({"sequence_parallel": True}, {"sequence-parallel"}, {"no-sequence-parallel"}),
+        ({"dp": 2, "global_batch": 2}, {"data-parallel"}, set()),
+        ({"micro_batch": 2, "global_batch": 2}, set(), set()),
+        ({"global_batch": 2}, {"several-micro-batches"}, set()),
+        ({"zero_stage": 1}, set(), {"unsharded-states"}),
+        ({"zero_stage": 2}, set(), {"unsharded-states"}),
+        ({"zero_stage": 3}, {"sharded-parameters"}, {"unsharded-states"}),
+        *(({"precision": p}, {"fp8"}, {"no-fp8"}) for p in ("fp8", "int8", "mxfp8", "nvfp4")),
+        ({"recompute": "alternate"}, {"alternate"}, set()),
+        ({"lora": True}, set(), {"trained-weights"}),
+        ({"model": GATED}, {"gated"}, {"plain"}),
+        ({"model": PLAIN}, {"no-layer-norm"}, {"layer-norm"}),
+        ({"model": replace(GPT_RUN.model, unfused_gelu=True)}, {"unfused-gelu"}, set()),
+    ],
+    ids=str,
+)
+def test_conditions_of_a_run(changes: dict[str, Any], gained: set[str], lost: set[str]) -> None:
+    framework = load_framework("megatron-2021")
+    before, after = (run_conditions(run, framework) for run in (ONE, changed(ONE, **changes)))
+    assert (after - before, before - after) == (gained, lost)
+    assert ("eager" in before) == bool(framework.compiled_name) != ("compiled" in before)
 
 
 def test_files_that_are_like_each_other(tmp_path: Path) -> None:

@@ -375,6 +375,22 @@ def test_a_users_own_figures(tmp_path):
         read_reliability(file)
     with pytest.raises(InputError, match="add up to"):
         ReliabilityInputs(failure_shares={"device": 0.5})
+    halves = {"device": 0.5, "software": 0.5}
+    often = ReliabilityInputs(
+        device_hours_per_failure=1e3, failure_shares=halves, repair_s=3600.0, node_devices=8
+    )
+    assert often.broken_nodes(2000, "h100") == pytest.approx(1.0)  # half of two an hour, for one
+    for name, least, wrong in (
+        ("restart_s", 0.0, -1.0),
+        ("restart_s", 1.0, math.inf),
+        ("manual_share", 1.0, 1.1),
+        ("recovery_spread", 1.0, 0.9),
+        ("contingency", 1.0, 0.9),
+        ("node_devices", 1, 0),
+    ):
+        assert getattr(ReliabilityInputs(**{name: least}), name) == least
+        with pytest.raises(InputError, match=name):
+            ReliabilityInputs(**{name: wrong})
     with pytest.raises(InputError, match="steps = 0"):
         time_to_train(exactly(1.0), 0, 8, H100, 1e9)
 

@@ -30,6 +30,18 @@ def test_zero_1_and_2_gather_the_updated_weights_once_per_step() -> None:
     assert data_messages(replace(run, zero_stage=2), core, links) == (each, once)
 
 
+def test_frozen_weights_are_gathered_as_trained_ones_are() -> None:
+    """Twice per micro-batch under ZeRO 3, a layer's 218e6 in 2 bytes each."""
+    fsdp, run = load_framework("torch-fsdp"), replace(LLAMA_RUN, lora=True, lora_rank=8)
+    links, group = links_of(run), data_group(run)
+    each, once = data_messages(run, fsdp, links)
+    gather = moved("all_gather", 2 * 218.1e6, group, links)
+    assert each.inner_s == pytest.approx(2 * gather.inner_s, rel=1e-3)
+    assert each.inner_latency_s == pytest.approx(2 * gather.inner_latency_s)
+    assert once == NOTHING
+    assert data_messages(replace(run, zero_stage=2), fsdp, links) == (NOTHING, NOTHING)
+
+
 def test_top_k_gathers_values_and_places_of_every_rank() -> None:
     """1 % of 1e6 gradients of each of 8 ranks, 4 bytes for a value and 4 for its place."""
     run = changed(GPT_RUN, compression="topk-0.01")
@@ -69,6 +81,14 @@ def test_compression_and_local_steps_both_stream_their_bytes() -> None:
     # Of local steps five passes over 8.03e9 weights in fp32, in each eighth step.
     assert parts[1] == pytest.approx(5 * 4 * 8.03e9 / 8, rel=0.01)
     assert extra_pass_bytes(replace(run, **small, **local), core) == pytest.approx(sum(parts))
+
+
+def test_one_replica_compresses_nothing() -> None:
+    core = load_framework("megatron-core")
+    two = changed(LLAMA_RUN, dp=2, zero_stage=0, compression="topk-0.01")
+    # Six passes over gradients in fp32.
+    assert extra_pass_bytes(two, core) == pytest.approx(6 * 4 * 8.03e9, rel=0.01)
+    assert extra_pass_bytes(changed(two, dp=1), core) == 0.0
 
 
 def test_without_compression_there_is_no_such_message() -> None:

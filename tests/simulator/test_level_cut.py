@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from profiles.errors import InputError, UnknownNameError
@@ -15,7 +16,7 @@ from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
 from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.messages.message_row import level_cut
+from simulator.training_run.messages.message_row import cuts_cross_nodes, level_cut
 from simulator.training_run.messages.rank_group import RankGroup, torus_share
 from simulator.training_run.messages.run_links import links_of, moved
 from simulator.training_run.run.training_run import NetworkLevel, compression_of
@@ -95,6 +96,20 @@ def test_stages_over_two_sites_by_hand() -> None:
     # 8 stages of 8 in the usual order: still one crossing, half as many senders.
     deep = changed(GPT_RUN, tp=8, pp=8, dp=1)
     assert level_cut(deep, GB, (LINE,)).bytes_s == pytest.approx(8 / 12.8)
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(AXIS_ORDERS), st.sampled_from((1, 2, 4, 8)), st.integers(2, 5),
+       st.integers(1, 5), st.sampled_from((2, 4, 8)))  # fmt: skip
+def test_sends_cross_nodes_where_some_pipeline_does(
+    order: str, tp: int, pp: int, dp: int, node: int
+) -> None:
+    run = changed(GPT_RUN, tp=tp, pp=pp, dp=dp, axis_order=order, node_devices=node, network=None)
+    degrees = run.degrees
+    assume(tp <= node)
+    pipelines = [degrees.group("pp", dp=i, tp=j) for i in range(dp) for j in range(tp)]
+    crossed = any(a // node != b // node for ranks in pipelines for a, b in pairwise(ranks))
+    assert cuts_cross_nodes(run) == crossed
 
 
 @given(st.sampled_from(AXIS_ORDERS), st.sampled_from((1, 2, 4)), st.integers(2, 9),
@@ -273,6 +288,8 @@ def test_workers_gather_what_they_do_not_shard() -> None:
     size = 4.0 * footprint(run).fullest_details.here.num_parameters
     gathered = moved("all_gather", size, RankGroup(((8, 1),)), links).total_s
     assert whole.sync_inner[0] == pytest.approx(gathered / 10, rel=1e-3)
+    adapters, alone = features([replace(run, lora=True)]), features([replace(run, local_workers=1)])
+    assert adapters.sync_outer[0] == alone.sync_outer[0] == 0.0
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

@@ -23,7 +23,7 @@ from shardwright.runs.module_table import ModuleRow
 from simulator.traced.in_step import in_step
 from simulator.traced.kernel_arrays import kernel_arrays
 from simulator.traced.kernel_constants import module_constants
-from simulator.traced.kernel_seconds import grouped, kernel_seconds
+from simulator.traced.kernel_seconds import grouped, kernel_seconds, kernels_costs
 from tests.simulator.hand_made import one_pass
 
 MIB = 2**20
@@ -370,6 +370,20 @@ def test_intervals_widen_with_what_is_not_known() -> None:
         time_s = predict_step(traced, setting_of(device)).step_time_s
         widths.append(time_s.high / time_s.low)
     assert widths[0] <= widths[1] < widths[2]
+
+
+def test_an_op_is_as_uncertain_as_its_share_of_unknown_kernels() -> None:
+    """Fills are in too few steps of the fit. Half-widths of both causes add in quadrature."""
+    known, fill = elementwise(1e8), replace(elementwise(3e8), kernel=Kernel.FILL)
+    costs = kernels_costs([(known,), (fill,), (known, fill)], get_device("rtx-3090"))
+    shares = (0.0, 1.0, costs[1].value / costs[2].value)
+    assert costs[2].value == pytest.approx(costs[0].value + costs[1].value)
+    widths = module_constants().half_widths
+    for cost, share in zip(costs, shares, strict=True):
+        width = math.hypot(widths["device"], widths["kernel"] * share)
+        assert math.log(cost.high / cost.value) == pytest.approx(width)
+        assert math.log(cost.value / cost.low) == pytest.approx(width)
+        assert cost.method == ("assumed" if share else "interpolated")
 
 
 def test_gradients_are_summed_beside_the_backward() -> None:

@@ -90,7 +90,13 @@ def test_split_matrices_are_gathered() -> None:
     (matrices,) = rank_matrices(split)
     assert matrices.elements * 8 == matrices.whole_elements
     assert matrices.whole_elements == 32 * sum(m * n for m, n in LAYER)
-    assert features([split]).muon_inner[0] > 0 == features([MUON]).muon_inner[0]
+    assert features([MUON]).muon_inner[0] == 0
+    # Two ranks gather whole matrices in bf16, of which each works on a half or on all.
+    halved = changed(MUON, tp=2, dp=1)
+    (half,) = rank_matrices(halved)
+    whole = moved("all_gather", 2 * half.whole_elements * half.handled, RankGroup(((2, 1),)),
+                  links_of(halved))  # fmt: skip
+    assert features([halved]).muon_inner[0] == pytest.approx(whole.total_s)
     # ZeRO 1 gathers what is cut, ZeRO 3 all of its shard.
     once = features([replace(MUON, zero_stage=1)]).muon_inner[0]
     every = features([replace(MUON, zero_stage=3)]).muon_inner[0]

@@ -12,11 +12,15 @@ from profiles.hardware.catalogue.catalog import get_device, get_link
 from profiles.hardware.kernels.collective_curve import load_curves
 from profiles.hardware.kernels.gemm_surface import load_surface
 from shardwright.runs.network_text import network_of
+from simulator.schedules.durations import Durations
+from simulator.schedules.schedule import build_schedule
+from simulator.schedules.timeline import longest_rank_s, simulate
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.idle_share import pass_seconds
 from simulator.training_run.work.stage_layers import stage_layers
+from simulator.training_run.work.stage_share import stage_split
 from tests.simulator.described_runs import (
     DEEPSEEK_V3,
     GPT_RUN,
@@ -327,6 +331,48 @@ def test_seconds_of_a_pass_by_hand() -> None:
         row |= {f"{name}_forward": 2.0**k, f"{name}_backward": 100.0 * 2**k}
     # Scores' backward takes half as long again; a half of 1 and a quarter of 30 run once more.
     assert pass_seconds(row) == (31.0, 1500.0 + 24.0 + 0.5 + 7.5)
+
+
+@pytest.mark.parametrize("layers", [48, 46])
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("interleaved", 2), ("interleaved", 3), ("zb-h1", 1)]
+)
+def test_a_pipeline_idles_as_the_timeline_of_its_stages(
+    schedule: str, vpp: int, layers: int
+) -> None:
+    """From the layers of every virtual stage. Of 46 layers the first and the last stage have one
+    less, but zero-bubble schedules are timed as if the last alone had. Of the head a third is
+    forward, a third its inputs' and a third its weights' gradient; 16 of 32 micro-batches."""
+    model = replace(GPT_RUN.model, num_layers=layers)
+    run = changed(
+        GPT_RUN, model=model, pp=4, vpp=vpp, schedule=schedule, stack="megatron-core", tp=4
+    )
+    found = features([run])
+    row = {field.name: float(getattr(found, field.name)[0]) for field in fields(Features)}
+    counts = [share.num_layers for share in stage_split(run)]
+    counts[0] = counts[0] if vpp > 1 else counts[1]
+    heads = [0.0] * (4 * vpp - 1) + [(row["head_matmul"] + row["head_pass"]) / 3]
+    forward, backward = pass_seconds(row)
+    weight, send = row["matmul_backward"] / 2, row["cut_inner"] + row["cut_outer"]
+
+    def seconds(layer_s: float, thirds: int) -> tuple[float, ...]:
+        return tuple(n * layer_s + thirds * h for n, h in zip(counts, heads, strict=True))
+
+    durations = Durations(
+        forward_s=seconds(forward, 1),
+        backward_s=seconds(backward, 2),
+        backward_input_s=seconds(backward - weight, 1),
+        backward_weight_s=seconds(weight, 1),
+        send_forward_s=(send,) * (4 * vpp),
+        send_backward_s=(send,) * (4 * vpp),
+    )
+    order = build_schedule(
+        schedule, num_ranks=4, num_microbatches=16, stages_per_rank=vpp, durations=durations
+    )
+    timeline = simulate(order, durations)
+    busy = max(sum(seconds(forward + backward, 3)[rank::4]) for rank in range(4))
+    whole = max(timeline.end_s) if vpp > 1 else longest_rank_s(timeline)
+    assert row["idle_share"] == pytest.approx(whole / busy - 16)
 
 
 def test_interleaving_idles_by_its_chunks() -> None:

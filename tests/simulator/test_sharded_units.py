@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.memory.held import BlockBytes
-from simulator.memory.sharded_units import most_of_kinds, unit_buffers
+from simulator.memory.sharded_units import UnitBuffers, most_of_kinds, unit_buffers
 from simulator.traced.predict import predict
 from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel
 from tests.simulator.hand_made import cluster, device, plan, replicas
@@ -44,16 +44,33 @@ def test_a_unit_s_backward_has_the_next_gathered_and_the_last_sums_beside():
     assert head.backward == 2 * V + 2 * L
     # With its last op all gradients of a layer are made, and the input's gradient.
     assert layer.ending == 2 * L + 2 * L + 2 * L + 4 * V
-    block = BlockBytes(
-        saved_bytes=3.0,
-        weight_bytes=0.0,
-        input_bytes=1.0,
+
+
+@pytest.mark.parametrize(
+    ("more", "block", "forward", "backward"),
+    [
+        # Ops, the gather before them and the sum behind them, of which nothing is saved.
+        ({"gathering": 30, "ending": 40, "summing": 50}, {}, 30 - 5, 50 - 5),
+        ({"ending": 40}, {}, 7 + 10, 40 + 3 - 5),
+        ({}, {}, 7 + 10, 8 + 20),
+        # In the loss weights are not gathered, beside its products they are.
+        ({}, {"output_bytes": 0.0}, 6 + 10, 6 + 20),
+        ({"loss_forward": 9.5, "loss_backward": 19}, {"output_bytes": 0.0}, 16.5, 8 + 19),
+        ({"loss_forward": 99, "loss_backward": 99}, {"output_bytes": 0.0}, 7 + 10, 8 + 20),
+    ],
+)
+def test_a_block_with_its_buffers_by_hand(more, block, forward, backward):
+    plain = BlockBytes(
+        saved_bytes=5.0,
+        weight_bytes=6.0,
+        input_bytes=3.0,
         output_bytes=1.0,
-        forward_transient_bytes=0.0,
-        backward_transient_bytes=0.0,
+        forward_transient_bytes=7.0,
+        backward_transient_bytes=8.0,
         parameters=(),
     )
-    assert layer.beside(block).backward_transient_bytes == layer.ending + 1.0 - 3.0
+    found = UnitBuffers(forward=10.0, backward=20.0, **more).beside(replace(plain, **block))
+    assert (found.forward_transient_bytes, found.backward_transient_bytes) == (forward, backward)
 
 
 def test_a_dominant_table_s_peak_is_where_its_gradients_are_summed():
@@ -87,6 +104,12 @@ def test_what_two_blocks_read_is_the_root_s_and_gathered_all_along():
     table, layer, _ = buffers(3, tied=True)
     assert layer.forward == 2 * V + 4 * L
     assert table.summing == buffers(3)[0].summing
+    graph = HandMadeModel(2, tied=True).at(1)
+    _, first, second, _ = unit_buffers(graph, replicas(cluster(), dp=4, zero_stage=3))
+    # The root's weights and the gradient that the head made of them; of a layer as if it were
+    # untied. The first has the other's sums beside it, and nothing to fetch ahead.
+    assert first.backward == 4 * V + 2 * L + 2 * L / 2 + 4 * L
+    assert second.backward == 4 * V + 2 * L + 2 * L / 2 + 2 * L
 
 
 def test_a_pipeline_gathers_block_by_block_under_zero_3_and_sums_nothing():

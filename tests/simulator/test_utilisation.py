@@ -21,7 +21,7 @@ def test_exact_at_measured_points():
     for shape, value in zip(SHAPES, VALUES, strict=True):
         found = table.at(shape)
         assert math.exp(found.log_value) == pytest.approx(value)
-        assert found.method == "measured"
+        assert (found.method, found.log_half_width) == ("measured", 0.0)
 
 
 def test_two_points_by_hand():
@@ -32,6 +32,8 @@ def test_two_points_by_hand():
     expected = (math.log(0.2) + math.log(0.8) / 4) / (5 / 4)
     assert found.log_value == pytest.approx(expected)
     assert found.method == "interpolated"
+    assert found.log_half_width == table.error == math.log(2)
+    assert UtilisationMap([(1.0,), (2.0,), (4.0,)], [0.5, 0.5, 0.5]).error < 1e-9
 
 
 def test_many_points_in_three_axes_against_a_sum_over_the_nearest():

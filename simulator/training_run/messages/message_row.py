@@ -68,9 +68,9 @@ def level_cut(run: TrainingRun, size_bytes: float, levels: Sequence[NetworkLevel
 def cuts_cross_nodes(run: TrainingRun) -> bool:
     """Whether a send between stages leaves its node."""
     degrees, node = run.degrees, run.node_devices
-    if degrees.axis_order == AXIS_ORDERS[0]:
-        return degrees.stage_ranks >= node or degrees.num_devices > node
-    return node % (degrees.stride("pp") * degrees.pp) != 0
+    if degrees.num_devices <= node:
+        return False
+    return degrees.axis_order == AXIS_ORDERS[0] or node % (degrees.stride("pp") * degrees.pp) != 0
 
 
 def layer_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[str, float]:
