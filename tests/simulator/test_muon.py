@@ -9,7 +9,7 @@ import pytest
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint
-from simulator.training_run.messages.rank_group import RankGroup
+from simulator.training_run.messages.rank_group import RankGroup, data_group, tensor_group
 from simulator.training_run.messages.run_links import links_of, moved
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficients import assign, shipped_coefficients
@@ -91,12 +91,16 @@ def test_split_matrices_are_gathered() -> None:
     assert matrices.elements * 8 == matrices.whole_elements
     assert matrices.whole_elements == 32 * sum(m * n for m, n in LAYER)
     assert features([MUON]).muon_inner[0] == 0
-    # Two ranks gather whole matrices in bf16, of which each works on a half or on all.
-    halved = changed(MUON, tp=2, dp=1)
-    (half,) = rank_matrices(halved)
-    whole = moved("all_gather", 2 * half.whole_elements * half.handled, RankGroup(((2, 1),)),
-                  links_of(halved))  # fmt: skip
-    assert features([halved]).muon_inner[0] == pytest.approx(whole.total_s)
+    # Two ranks gather the whole matrices that they work on, in bf16; replicas those that are cut.
+    for dp, zero_stage in ((1, 0), (4, 1)):
+        halved = changed(MUON, tp=2, dp=dp, zero_stage=zero_stage)
+        (half,) = rank_matrices(halved)
+        assert half.handled == pytest.approx(1 / dp, rel=0.1)
+        time, links = features([halved]).muon_inner[0], links_of(halved)
+        whole = 2 * half.whole_elements * half.handled
+        expected = moved("all_gather", whole, tensor_group(halved), links)
+        expected += moved("all_gather", 2 * half.elements * half.cut, data_group(halved), links)
+        assert time == pytest.approx(expected.inner_s + expected.inner_latency_s, rel=1e-3)
     # ZeRO 1 gathers what is cut, ZeRO 3 all of its shard.
     once = features([replace(MUON, zero_stage=1)]).muon_inner[0]
     every = features([replace(MUON, zero_stage=3)]).muon_inner[0]

@@ -68,6 +68,17 @@ def test_a_given_rate_is_that_of_a_switch(device: str) -> None:
     assert given == replace(inner, node_devices=given.node_devices, outer=given.outer)
 
 
+@pytest.mark.parametrize(
+    ("device", "share"),
+    [("tpu-v4", 1 / 6), ("tpu-v5e", 1 / 4), ("mi300x", 1 / 7), ("mi250x", 1.0)],
+)
+def test_a_message_takes_the_links_to_its_neighbor(device: str, share: float) -> None:
+    """Two on each axis of a torus, one to each of seven peers, all behind a switch."""
+    links = replace(links_of(changed(LLAMA_RUN, device=device)), curve=None)
+    found = sent(GB, links, crosses_nodes=False)
+    assert found.inner_s == pytest.approx(GB / (links.inner_bytes_per_s * share))
+
+
 def test_nobody_to_talk_to() -> None:
     for operation in OPERATIONS:
         assert moved(operation, GB, RankGroup(((1, 1),)), LINKS) == NOTHING

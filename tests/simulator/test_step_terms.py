@@ -133,6 +133,14 @@ def test_messages_of_a_layer_by_hand() -> None:
     assert 1e3 * float(paired[Part.EXPERT][0]) == pytest.approx(expected)
 
 
+def test_sends_by_hand() -> None:
+    """2 ms inside nodes, 2 x 1.3 ms between 8 of them, 3 steps of 10 us: 4.63 ms, there and back,
+    for half of 8 x 2 micro-batches and chunks and for the ramp of 3."""
+    x = made(microbatches=8, pp=4, vpp=2, nodes=8, cut_inner=1e-3, cut_outer=2e-3, cut_steps=3)
+    found = by_name(x, plain(inner=2.0, congestion=0.1, cut_step_us=10.0, cut_exposed=0.5))
+    assert found["sends between stages"].time_s == pytest.approx(2 * 4.63e-3 * (8 + 3))
+
+
 EXCHANGE = "exchange of gradients and weights"
 
 

@@ -14,7 +14,7 @@ from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule, pipeline_names, schedule_kind
 from simulator.schedules.timeline import simulate
 from simulator.training_run.step.coefficients import shipped_coefficients
-from simulator.training_run.step.features import features
+from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.idle_share import idle_share, least_idle_share
 from tests.planner.layout.asked import question
 from tests.simulator.described_runs import GPT_RUN, changed
@@ -109,6 +109,12 @@ def test_shares_are_at_least_their_bounds(name, pp, per_rank, seconds):
     assert least <= found * (1 + 1e-9) + 1e-9
     if seconds[3] == 0.0 and name in ("zbv", "interleaved", "zb-h1"):
         assert found <= (pp - 1) * (1 + 1e-9)  # no longer than 1F1B of stages like the busiest
+
+
+@pytest.mark.parametrize("name", ["zbv", "zb-h1", "interleaved"])
+def test_stages_without_layers_have_nothing_to_idle_between(name):
+    run = changed(GPT_RUN, tp=1, pp=4, vpp=2 if name == "interleaved" else 1, schedule=name)
+    assert idle_share(run, dict.fromkeys((each.name for each in fields(Features)), 0.0)) == 0.0
 
 
 def test_interleaved_shares_are_mostly_their_bounds():
