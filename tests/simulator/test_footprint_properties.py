@@ -13,7 +13,7 @@ from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import framework_names, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
-from tests.simulator.described_runs import changed
+from tests.simulator.described_runs import MIXTRAL, changed
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
 _LAYOUTS = st.tuples(
@@ -79,6 +79,13 @@ def test_the_shown_peak_is_of_the_rank_that_prints_it(name: str) -> None:
             assert found.shown_bytes > held[shown]
         else:
             assert found.shown_bytes == held[shown]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_states_of_experts_are_spread_over_all_ranks_whatever_ep(tp: int) -> None:
+    run = changed(_run((tp, 1, 1, "none", "megatron-core")), model=MIXTRAL, dp=8, zero_stage=1)
+    found = [footprint(changed(run, ep=ep)).ranks[0].optimizer_bytes for ep in (1, 2, 4, 8)]
+    assert found == pytest.approx([found[0]] * 4)
 
 
 @given(_LAYOUTS)

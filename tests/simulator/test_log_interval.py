@@ -40,6 +40,8 @@ def test_sure_numbers() -> None:
     pairs = ((one, two), (two, one), (one, one), (none, one), (one, none))
     assert [probability_less(a, b) for a, b in pairs] == [1.0, 0.0, 0.5, 1.0, 0.0]
     assert [probability_below(x, 1.0) for x in (one, two, none)] == [1.0, 0.0, 1.0]
+    at_most = Interval(value=2.0, low=1.0, high=2.0)
+    assert [probability_below(at_most, x) for x in (1.0, 2.0)] == pytest.approx([0.05, 1.0])
 
 
 def test_a_tie_is_near_one_half() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
+from profiles.model.figures.transformer import Transformer
 from profiles.model.graph import OpKind
 from shardwright import api
 from simulator.mfu import graph_model_flop, model_flop_per_token
@@ -15,7 +16,7 @@ from simulator.training_run.explain.run_prediction import mfu_of_run
 from simulator.values.prediction import Interval
 from simulator.values.workload import Workload
 from tests.planner.layout.asked import question, solved
-from tests.simulator.described_runs import LLAMA_8B
+from tests.simulator.described_runs import DEEPSEEK_V3, LLAMA_8B, MIXTRAL
 
 BATCH, TOKENS = 2, 64
 WIDTH, WORDS, LAYERS, HEADS = 64, 256, 4, 4
@@ -36,6 +37,17 @@ def test_a_traced_transformer_counts_parameters_and_the_full_score_matrix(alike)
     expected = BATCH * TOKENS * (6 * parameters + 12 * LAYERS * WIDTH * TOKENS)
     # Norms and biases of the figures are those of an average layer.
     assert graph_model_flop(alike.at(BATCH)) == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "active", "near"), [(MIXTRAL, 12.88e9, 1e-3), (DEEPSEEK_V3, 37e9, 0.02)]
+)
+def test_a_token_visits_the_active_parameters(
+    model: Transformer, active: float, near: float
+) -> None:
+    """As published, with the table of embeddings, which multiplies nothing."""
+    table = model.hidden_size * model.vocab_size
+    assert model_flop_per_token(model, 0.0) / 6 + table == pytest.approx(active, rel=near)
 
 
 def test_a_window_counts_the_keys_that_it_holds():

@@ -28,7 +28,8 @@ def test_a_short_attention_moves_its_tensors() -> None:
     moved = 2 * 64 * (2 * 4 + 2 * 2) * 128 * 2
     assert LIGHT.attention(attention(128), "bfloat16", Phase.FORWARD) == moved / 1e12
     assert LIGHT.attention(attention(128), "bfloat16", Phase.BACKWARD) == 2 * moved / 1e12
-    assert LIGHT.attention(attention(128), "float32", Phase.FORWARD) == 2 * moved / 1e12
+    for wide in ("float32", "another"):
+        assert LIGHT.attention(attention(128), wide, Phase.FORWARD) == 2 * moved / 1e12
 
 
 def test_a_long_attention_computes() -> None:
@@ -47,3 +48,4 @@ def test_a_product_computes_or_moves() -> None:
     vector = MatmulShape(batch=3, m=1, n=2048, k=4096)
     elements = 3 * (4096 + 4096 * 2048 + 2048)
     assert LIGHT.matmul(vector, "bfloat16") == elements * 2 / 1e12
+    assert LIGHT.matmul(vector, "another") == elements * 4 / 1e12
