@@ -186,6 +186,18 @@ def test_an_interleaved_plan_is_found_and_predicted_as_it_was_chosen():
                 assert found.step_time_s == pytest.approx(prediction.step_time_s.value, rel=1e-9)
 
 
+@pytest.mark.parametrize("schedule", ["zb-h1", "1f1b"])
+def test_more_memory_changes_what_is_searched(schedule):
+    solver = CellSolver(PRICED["plain", "pcie"], solver="auto", seed=0)
+    space = Axes(schedule=(schedule,), pp=(2,), zero=(0,))
+    (cell, *_) = cells_of(MODELS["plain"], CLUSTERS["pcie"], 16, space)
+    found = solver.with_more(cell)
+    best = solver.refine(cell, np.inf, 0.0)
+    assert found(0.0).step_time_s == pytest.approx(best.step_time_s, rel=0.01)
+    assert found(-1e12) is None
+    assert solver.certified(cell, 1.0) == (schedule == "1f1b")
+
+
 @settings(max_examples=250, deadline=None, derandomize=True)
 @given(random_plans())
 def test_stage_memory_is_the_predicted_peak(case):

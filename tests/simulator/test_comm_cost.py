@@ -130,6 +130,18 @@ def test_a_group_over_nodes_moves_with_the_formula_of_its_nodes(operation):
     assert seconds(operation, 1e9, tuple(range(12)), on) == pytest.approx(measured * three / two)
 
 
+@pytest.mark.parametrize(("group", "nearest"), [(3, 2), (4, 2), (5, 8), (7, 8)])
+def test_the_nearest_measured_group_is_by_ratio(group, nearest):
+    measured = {2: 50e-12, 8: 500e-12}
+    every = [points(group_size=size, per_byte=slow) for size, slow in measured.items()]
+    on = cluster(1, 8, inner=link(points=tuple(itertools.chain(*every))))
+    devices, plain = tuple(range(group)), cluster(1, 8)
+    ratio = seconds("all_reduce", 1e9, devices, plain)
+    ratio /= seconds("all_reduce", 1e9, tuple(range(nearest)), plain)
+    found = seconds("all_reduce", 1e9, devices, on)
+    assert found == pytest.approx((20e-6 + 1e9 * measured[nearest]) * ratio)
+
+
 def test_measured_groups_beside_each_other_share_cards():
     """Measured alone; four groups, two devices per card, take twice as long as the formula says."""
     on = cluster(

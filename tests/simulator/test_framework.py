@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from profiles.errors import DocumentError, InputError, UnknownNameError
+from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import (
     FRAMEWORK_FOLDER,
     framework_names,
@@ -107,6 +109,29 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, old: str, new: str, say
         load_framework(str(path))
 
 
+ONE = changed(GPT_RUN, tp=1, pp=1, dp=1, global_batch=1, schedule="none")
+
+
+@pytest.mark.parametrize(
+    ("where", "ranks", "kept"),
+    [("layer", range(4), True), ("head", [3], True), ("embedding", [0], True),
+     ("step", range(4), False)],
+)  # fmt: skip
+def test_a_moment_is_on_the_ranks_of_its_place(
+    tmp_path: Path, where: str, ranks: Sequence[int], kept: bool
+) -> None:
+    """One tensor larger than all others; while the optimizer runs no activation is kept."""
+    tensor = '{ name = "large", width = "hidden", bytes = 1e6, split = "none" }'
+    moment = f'{{ name = "mine", where = "{where}", tensors = [{tensor}] }}'
+    path = write(tmp_path, MINE.replace("state_bytes = 6", f"moments = [{moment}]"))
+    run = changed(ONE, pp=4, schedule="1f1b", global_batch=4, stack=path)
+    found = footprint(run)
+    assert [r for r, each in enumerate(found.details) if each.moment == "mine"] == list(ranks)
+    for rank in ranks:
+        assert found.ranks[rank].transient_bytes >= 1e6 * run.tokens * run.model.hidden_size
+        assert (found.ranks[rank].activations_bytes > 0) == kept
+
+
 def test_who_shares_the_vocabulary() -> None:
     """Our executor where tp divides it; frameworks that split it in any case, others never."""
     even = replace(GPT_RUN.model, vocab_size=50_000)
@@ -118,7 +143,6 @@ def test_who_shares_the_vocabulary() -> None:
         assert found == ([4, padded] if framework.splits_vocabulary else [1, 1])
 
 
-ONE = changed(GPT_RUN, tp=1, pp=1, dp=1, global_batch=1, schedule="none")
 GATED, PLAIN = (replace(GPT_RUN.model, gated=True), replace(GPT_RUN.model, biases=False))
 
 

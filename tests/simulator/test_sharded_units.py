@@ -27,6 +27,8 @@ def buffers(zero_stage, *, on_cpu=False, num_microbatches=2, dp=4, pp=1, tied=Fa
 def test_units_are_gathered_flat_and_taken_apart():
     table, layer, head = buffers(3)
     assert (table.forward, layer.forward, head.forward) == (4 * V, 4 * L, 4 * V)
+    # In the loss the head's weights are freed, but for the flat tensor in the forward.
+    assert (head.loss_forward, head.loss_backward) == (2 * V, 0)
     # The flat tensor of the unit before, this one's, and what is taken out of it; gloo's copy
     # comes with this rank's share as cast.
     assert layer.gathering == pytest.approx(2 * V + 4 * L)
@@ -76,6 +78,10 @@ def test_a_block_with_its_buffers_by_hand(more, block, forward, backward):
 def test_a_dominant_table_s_peak_is_where_its_gradients_are_summed():
     # What is sent, this rank's share, and the gradient that torch's loop still names.
     assert buffers(3)[0].summing == 4 * V + V + 2 * V
+    # Of the others with the unit before fetched ahead; of a layer's two gradients one is named.
+    layer, head = buffers(3)[1:]
+    assert layer.summing == 2 * max(V, L) + 4 * L + L + 2 * L / 2
+    assert head.summing == 2 * L + 4 * V + V + 2 * V
     assert buffers(3, num_microbatches=1)[0].summing == 4 * V + 2 * V
     assert buffers(3, on_cpu=True)[0].summing == 4 * V + V + 4 * V + 2 * V
 

@@ -26,7 +26,7 @@ class RankGroup:
 
         >>> RankGroup(((8, 8),)).nodes(8)
         8.0
-        >>> RankGroup(((4, 1),)).nodes(8)
+        >>> RankGroup(((8, 1),)).nodes(8)
         1.0
         """
         extent = 1 + sum((count - 1) * stride for count, stride in self.axes)
