@@ -111,7 +111,9 @@ def test_what_two_blocks_read_is_the_root_s_and_gathered_all_along():
     assert layer.forward == 2 * V + 4 * L
     assert table.summing == buffers(3)[0].summing
     graph = HandMadeModel(2, tied=True).at(1)
-    _, first, second, _ = unit_buffers(graph, replicas(cluster(), dp=4, zero_stage=3))
+    _, first, second, head = unit_buffers(graph, replicas(cluster(), dp=4, zero_stage=3))
+    # The head makes that gradient itself, with the layer before it fetched ahead.
+    assert head.backward == 2 * V + 2 * L
     # The root's weights and the gradient that the head made of them; of a layer as if it were
     # untied. The first has the other's sums beside it, and nothing to fetch ahead.
     assert first.backward == 4 * V + 2 * L + 2 * L / 2 + 4 * L
