@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiles.model.figures.transformer import Transformer
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import framework_names, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.stage_share import stage_split
-from tests.simulator.described_runs import MIXTRAL, changed
+from tests.simulator.described_runs import LLAMA_8B, MIXTRAL, changed
 from tests.simulator.small_gpt import RUN, SMALL_GPT, layer_bytes
 
 _LAYOUTS = st.tuples(
@@ -86,6 +87,13 @@ def test_states_of_experts_are_spread_over_all_ranks_whatever_ep(tp: int) -> Non
     run = changed(_run((tp, 1, 1, "none", "megatron-core")), model=MIXTRAL, dp=8, zero_stage=1)
     found = [footprint(changed(run, ep=ep)).ranks[0].optimizer_bytes for ep in (1, 2, 4, 8)]
     assert found == pytest.approx([found[0]] * 4)
+
+
+@pytest.mark.parametrize("model", [MIXTRAL, LLAMA_8B], ids=["experts", "dense"])
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_every_parameter_is_on_one_stage(model: Transformer, pp: int) -> None:
+    run = changed(_run((1, pp, 1, "none", "megatron-core")), model=model)
+    assert sum(rank.here.num_parameters for rank in footprint(run).details) == model.parameters
 
 
 @given(_LAYOUTS)

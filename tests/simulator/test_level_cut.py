@@ -16,9 +16,11 @@ from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
 from simulator.training_run.explain.explain_run import explain_run
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.message_row import cuts_cross_nodes, level_cut
 from simulator.training_run.messages.rank_group import RankGroup, torus_share
-from simulator.training_run.messages.run_links import links_of, moved
+from simulator.training_run.messages.run_links import links_of, moved, steps
+from simulator.training_run.messages.step_messages import data_messages
 from simulator.training_run.run.training_run import NetworkLevel, compression_of
 from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
@@ -264,6 +266,17 @@ def test_bf16_halves_what_is_reduced_and_compression_does_more() -> None:
     # 4 (n + m) numbers for n m: 4096 x 14336 is 1/796 of the matrix, the tables less.
     assert wire[2] < wire[0] / 200
     assert x.extra_pass_s[2] > 0.0 == x.extra_pass_s[0]
+
+
+def test_an_exchange_over_a_line_has_its_latency() -> None:
+    """Latencies on nodes' own links are counted as steps."""
+    run = changed(GPT_RUN, dp=8, far_levels=(LINE,))
+    _, once = data_messages(run, load_framework(run.stack), links_of(run))
+    x = features([run])
+    assert once.far_latency_s >= 1e-3
+    assert x.reduce_far[0] == pytest.approx(once.far_s + once.far_latency_s)
+    assert (x.reduce_inner[0], x.reduce_outer[0]) == (once.inner_s, once.outer_s)
+    assert x.reduce_steps[0] == pytest.approx(sum(steps(once)))
 
 
 def test_local_steps_share_one_exchange() -> None:

@@ -267,6 +267,13 @@ def test_a_limit_of_zero_is_an_error_and_an_interrupt_keeps_the_best():
     assert answer.bound <= best.chosen.prediction.step_time_s.value
 
 
+def test_a_limit_counts_from_the_start_whatever_the_clock_says():
+    asked = question(on="1x8xh100-sxm", batch=16, tp=(1,), cp=(1,), pp=(1, 2))
+    late = plan_layout(asked, clock=lambda: 1000.0, time_limit_s=60.0, explain=True)
+    assert late.sensitivities
+    assert late == solved(asked, explain=True)
+
+
 @pytest.mark.parametrize(("nodes", "seconds"), [(2, 1.0), (2, 3.0), (2, 20.0), (5, 1.0), (5, 4.0)])
 def test_what_is_proved_at_any_time_is_below_the_best(nodes, seconds):
     """Of 40 devices the best leaves eight idle: such layouts are searched last."""
