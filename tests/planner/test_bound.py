@@ -13,6 +13,7 @@ from planner.cell import Cell
 from planner.chain.partition import partition
 from planner.chain.problem import BlockCosts, Load, PartitionProblem, StageSlot
 from planner.costs.bound import (
+    ChainTotals,
     least_busiest_s,
     lower_bound,
     near_even_busiest_s,
@@ -56,6 +57,24 @@ def random_problem(n, p, m, schedule, seed):
         send_forward_s=0.1 * rng.random((p, n)),
         send_backward_s=0.1 * rng.random((p, n)),
     )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "batch", "bound"),
+    [
+        # Through four stages and back, then the last one's other micro-batch; or the mean rank.
+        ("interleaved", 2, 8 + 3 * 0.5 + 1 * 1.0 + 0.25),
+        ("interleaved", 16, 16 * 5 + 0.25),
+        ("zb-h1", 2, 2 * 5 + 0.25),
+    ],
+)
+def test_bounds_of_schedules_without_a_closed_form_by_hand(schedule, batch, bound):
+    degrees = Degrees(pp=2, vpp=2 if schedule == "interleaved" else 1)
+    cell = Cell(degrees=degrees, zero_stage=0, micro_batch=1, schedule=schedule, global_batch=batch)
+    totals = ChainTotals(
+        total_s=8.0, busiest_s=5.0, last_s=1.0, send_s=0.5, tail_s=1.0, any_tail_s=0.25
+    )
+    assert lower_bound(cell, totals) == bound
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
