@@ -13,7 +13,7 @@ therefore has all layouts of a smaller one, so more devices are never slower.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -137,10 +137,8 @@ def spreads_experts(ranks: Counts, ep: int) -> NDArray[np.bool_]:
     return np.asarray(ranks % ep == 0)
 
 
-def meshes_of(
-    axes: Axes, space: LayoutContext, worth: Callable[[Meshes], NDArray[np.bool_]] | None = None
-) -> Meshes:
-    """All legal meshes with each of their micro-batches, in a fixed order, filtered by `worth`."""
+def meshes_of(axes: Axes, space: LayoutContext) -> Meshes:
+    """All legal meshes with each of their micro-batches, in a fixed order."""
     batch = space.global_batch
     shares = np.asarray(
         [
@@ -171,7 +169,7 @@ def meshes_of(
                     dp=dp[spread],
                     micro_batch=shares[share[spread], 1],
                 )
-                found.append(meshes if worth is None else meshes.rows(worth(meshes)))
+                found.append(meshes)
     return Meshes(
         **{
             f.name: np.concatenate(

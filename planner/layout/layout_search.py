@@ -1,7 +1,7 @@
 """`search_layouts`: the best layout with its proof, and the best of other families.
 
 1. Every legal mesh gets a lower bound (mesh_bound.py). Meshes are opened in the order of their
-   bounds, a few at a time; meshes that use nearly all devices first.
+   bounds, a few at a time.
 2. The layouts of an open mesh get lower bounds on their step time (for most it is exact) and on
    their memory, as arrays. Layouts whose memory bound exceeds the limit are discarded.
 3. The others are refined in the order of their bounds: exact memory, and time with the schedule's
@@ -64,10 +64,6 @@ _LIGHTEST = 64
 _FURTHER = 100
 # Meshes opened in the first wave; the number doubles with every wave, up to the last one.
 _FIRST_WAVE, _LAST_WAVE = 256, 8192
-# With a goal: number of meshes with the lowest bounds that are opened first, per tp, cp and ep.
-_FIRST_OF_GOAL = 8
-# Meshes that use more than this share of the devices are opened before all others.
-_NEARLY_ALL = 7 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +145,6 @@ class _Search:
 
     open      candidates of opened meshes that are not refined
     lightest  layouts with the lowest memory bounds, as long as none fits
-    unseen    whether only the first meshes were opened
     """
 
     prices: LayoutPrices
@@ -162,21 +157,16 @@ class _Search:
     search: BestFirst[PricedLayout]
     open: list[list[Candidate[Place]]] = field(default_factory=list)
     lightest: list[tuple[float, TrainingRun]] = field(default_factory=list)
-    unseen: bool = True
-    meshes: int = 0
     considered: int = 0
     priced: int = 0
     too_big: int = 0
 
     def outcome(self, runners_up: int) -> LayoutOutcome:
-        search = self.search
+        search, meshes = self.search, meshes_of(self.axes, self.context)
+        bounds = self._values(meshes, self.bounds.of(meshes))
         with search.until_the_end():
-            self._search_meshes(self._worth_first)
-            self.unseen = False
-            self._search_meshes(self._worth_of_others)
-        if not search.complete and self.unseen:
-            search.prove(self._least_bound())
-        if search.complete and not (self.meshes and self.considered):
+            self._search_meshes(meshes, bounds)
+        if search.complete and not self.considered:
             raise InputError(why_none(self.axes, self.context))
         bound_s = search.bound if search.found or not search.complete else math.inf
         if search.complete and search.found:
@@ -196,11 +186,8 @@ class _Search:
             near_miss=self._nearest() if search.complete and not ranked else None,
         )
 
-    def _search_meshes(self, worth: Callable[[Meshes], NDArray[np.bool_]]) -> None:
+    def _search_meshes(self, meshes: Meshes, bounds: Array) -> None:
         """Open the meshes that may contain a better layout, wave by wave."""
-        self.search.must_have_time()
-        meshes = meshes_of(self.axes, self.context, worth)
-        bounds = self._values(meshes, self.bounds.of(meshes))
         order = np.argsort(bounds, kind="stable")
         opened = 0
 
@@ -223,38 +210,6 @@ class _Search:
         """Number of layouts that an unopened mesh counts as."""
         rules = self.context.rules
         return max(1, len(rules.zero_stages) * len(rules.recompute))
-
-    def _worth_first(self, meshes: Meshes) -> NDArray[np.bool_]:
-        self.meshes += len(meshes)
-        return self._first(meshes)
-
-    def _worth_of_others(self, meshes: Meshes) -> NDArray[np.bool_]:
-        rest = ~self._first(meshes)
-        worth = rest & (self._values(meshes, self.bounds.coarse(meshes)) < self.search.best)
-        self.considered += self._per_mesh * int(np.count_nonzero(rest & ~worth))
-        return np.asarray(worth)
-
-    def _first(self, meshes: Meshes) -> NDArray[np.bool_]:
-        """[meshes] whether a mesh is opened first, because it uses nearly all devices or, with a
-        goal, has one of the least bounds."""
-        if self.goal is None:
-            return np.asarray(meshes.devices > _NEARLY_ALL * self.context.num_devices)
-        chosen = np.zeros(len(meshes), dtype=bool)
-        values = self._values(meshes, self.bounds.coarse(meshes))
-        chosen[np.argsort(values, kind="stable")[:_FIRST_OF_GOAL]] = True
-        return chosen & np.isfinite(values)
-
-    def _least_bound(self) -> float:
-        """The least bound of all meshes, for a search that ends before it has opened them."""
-        found = [math.inf]
-
-        def none(meshes: Meshes) -> NDArray[np.bool_]:
-            values = self._values(meshes, self.bounds.coarse(meshes))
-            found.append(float(np.min(values, initial=math.inf)))
-            return np.zeros(len(meshes), dtype=bool)
-
-        meshes_of(self.axes, self.context, none)
-        return min(found)
 
     def _values(self, part: Meshes | Layouts, seconds: Array) -> Array:
         if self.goal is None:

@@ -33,9 +33,6 @@ Array = NDArray[np.float64]
 # models on five devices none was more than 5 % faster than the next power.
 _POWER = 8
 _FASTER = 0.93
-# Least time of any shape, as a share of the best time of the unsplit model's kernels: the first
-# bound of a mesh, computed without its kernels.
-_FASTEST = 0.9
 # Least share of the forward in a micro-batch (only attention, whose backward takes three times as
 # long, and all recomputed), and largest share of the weight gradients (one of three equal
 # products).
@@ -63,14 +60,6 @@ class MeshBounds:
         )
         self._prices = prices.at(one)
         self._waits: dict[tuple[int, int], float] = {}
-        sizes = (1, _POWER, _POWER**2)
-        kinds = np.asarray([(1, 1, ep, n) for ep in {1, context.ep_degrees[-1]} for n in sizes])
-        self._least_s = _FASTEST * float(np.min(self._seconds(kinds) / kinds[:, 3]))
-
-    def coarse(self, meshes: Meshes) -> Array:
-        """[meshes] lower bounds in seconds, from the devices in use and the schedule only."""
-        whole = self._least_s * meshes.micro_batch / (meshes.tp * meshes.cp)
-        return np.asarray(whole / meshes.pp * self._rounds(meshes))
 
     def of(self, meshes: Meshes) -> Array:
         """[meshes] lower bounds in seconds, with the kernels of each mesh's shapes."""

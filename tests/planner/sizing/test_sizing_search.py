@@ -135,7 +135,7 @@ def test_racks_may_be_used_without_their_last_trays():
 def test_a_time_limit_leaves_a_gap_and_not_a_wrong_answer():
     question = size_question(choices=(choice(most=64),), batches=(256,))
     ticks = iter(range(10**6))
-    hurried = sized(question, end_s=3.0, clock=lambda: float(next(ticks)))
+    hurried = sized(question, end_s=2.0, clock=lambda: float(next(ticks)))
     whole = sized(question)
     assert not hurried.complete
     if hurried.best is not None:
