@@ -153,7 +153,8 @@ def collective(operation: str, size_bytes: float, hops: Sequence[Hop]) -> Collec
 def _send(size: float, hops: Sequence[Hop], curve: ScaledCurves | None) -> CollectiveTime:
     if curve is not None and len(hops) == 1:
         return _time(hops, [_inside("send", size, hops[0])], [0.0])
-    slowest = min(hops, key=lambda hop: hop.message_bytes_per_s)
+    crossed = hops if curve is None else hops[1:]
+    slowest = min(crossed, key=lambda hop: hop.message_bytes_per_s)
     seconds = [size / slowest.message_bytes_per_s if hop is slowest else 0.0 for hop in hops]
     return _time(hops, seconds, _tree(hops))
 
