@@ -165,7 +165,7 @@ GATED, PLAIN = (replace(GPT_RUN.model, gated=True), replace(GPT_RUN.model, biase
         ({"model": PLAIN}, {"no-layer-norm"}, {"layer-norm"}),
         ({"model": replace(GPT_RUN.model, unfused_gelu=True)}, {"unfused-gelu"}, set()),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_conditions_of_a_run(changes: dict[str, Any], gained: set[str], lost: set[str]) -> None:
     framework = load_framework("megatron-2021")
