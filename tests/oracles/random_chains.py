@@ -3,6 +3,7 @@ memory by walking a rank's actions, time by the event timeline. Nothing of the p
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -13,6 +14,7 @@ from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import simulate
+from tests.executor.fake_accelerator.message_order import under_way, with_messages
 
 V_SCHEDULES = ("zbv", "v-half", "v-min", "dualpipev")
 TWICE = (*V_SCHEDULES, "interleaved")  # two stages per rank
@@ -106,6 +108,7 @@ def walked_peak(problem, rank, ranges, strategies):
     fixed, gradients = problem.states(ranges)
     kept, half, ahead, back, first = {}, {}, {}, {}, {}
     left = list(strategies)
+    sizes, last_sends = [], 0.0
     for stage, (i, j) in zip(stages, ranges, strict=True):
         index = chain.slots[stage].costs
         mine = [left.pop(0) for _ in range(i, j)]
@@ -115,6 +118,12 @@ def walked_peak(problem, rank, ranges, strategies):
         ]
         received, sent = problem.over_bytes[[i, j]].tolist()
         edge = float(chain.edge_bytes[i, j])
+        where = problem.schedule.stage_to_rank
+        if stage and where[stage - 1] == rank:
+            edge -= received  # one tensor with the output that the stage before keeps
+        else:
+            last_sends += received
+        sizes.append((received, sent))
         kept[stage] = sum(saved) + edge
         aside = [
             float(problem.weight_bytes[index][b, k]) for b, k in zip(range(i, j), mine, strict=True)
@@ -134,12 +143,19 @@ def walked_peak(problem, rank, ranges, strategies):
         ahead[stage] = max(max(up) + edge - sent, kept[stage])
         back[stage] = max(max(down) + edge, kept[stage])
         first[stage] = down[0] + edge - sent
-        fixed += 2 * received + sent
     share = gradients / len(ranges)
     level, begun, peak = 0.0, set(), 0.0
-    for action in problem.schedule.ranks[rank]:
+    messages = _messages(problem.schedule, rank)
+    for action, counted in zip(problem.schedule.ranks[rank], messages, strict=True):
         stage, kind = action.stage, action.kind
-        now = fixed + share * len(begun) + level
+        arrived, returned, leaving = counted
+        passing = sum(
+            (a + c) * received + b * sent
+            for a, b, c, (received, sent) in zip(arrived, returned, leaving, sizes, strict=True)
+        )
+        now = fixed + share * len(begun) + level + passing
+        if kind is ActionKind.BACKWARD_WEIGHT:
+            peak = max(peak, now)
         if kind is ActionKind.FORWARD:
             peak = max(peak, now + ahead[stage])
             level += kept[stage]
@@ -154,7 +170,13 @@ def walked_peak(problem, rank, ranges, strategies):
             level += half[stage] - kept[stage]
         else:
             level -= own
-    return max(peak, fixed + gradients)
+    return max(peak, fixed + gradients + last_sends)
+
+
+@functools.cache
+def _messages(schedule, rank):
+    """The messages under way at each action, as torch's runtime orders them."""
+    return under_way(schedule, rank, with_messages(schedule)[rank])
 
 
 def seconds_of(problem, starts, strategies):

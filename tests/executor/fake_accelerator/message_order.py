@@ -67,6 +67,33 @@ def with_messages(schedule: Schedule) -> dict[int, list[_Action]]:
     return made
 
 
+def under_way(schedule: Schedule, rank: int, row: list[Any]) -> list[tuple[tuple[int, ...], ...]]:
+    """At each computation, by stage of the rank: activations and gradients that are there and not
+    used yet, and whether a gradient is being sent."""
+    own, where = schedule.stages_of(rank), schedule.stage_to_rank
+    last = schedule.num_stages - 1
+    arrived, returned, sent = (dict.fromkeys(own, 0) for _ in range(3))
+    found = []
+    for action in row:
+        kind, stage = action.computation_type.name, action.stage_index
+        if kind == "RECV_F":
+            arrived[stage] += 1
+        elif kind == "RECV_B":
+            returned[stage] += 1
+        elif kind == "SEND_B":
+            sent[stage] = 1
+        if not action.is_compute_op:
+            continue
+        if kind == "FORWARD" and stage and where[stage - 1] != rank:
+            arrived[stage] -= 1
+        backward = kind in ("FULL_BACKWARD", "BACKWARD_INPUT")
+        returned[stage] -= backward and stage < last
+        found.append(tuple(tuple(each.values()) for each in (arrived, returned, sent)))
+        if backward and stage and where[stage - 1] == rank:
+            returned[stage - 1] += 1
+    return found
+
+
 def programs(
     rows: dict[int, list[Any]], stage_to_rank: Sequence[int]
 ) -> list[list[Compute | Transfer]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,13 @@ from profiles.errors import InputError
 from simulator.memory.moments import rank_moments
 from simulator.schedules.schedule import Schedule, build_schedule, schedule_kind
 from simulator.values.runnable import runnable_schedules
-from tests.executor.fake_accelerator.message_order import Queue, programs, stuck, with_messages
+from tests.executor.fake_accelerator.message_order import (
+    Queue,
+    programs,
+    stuck,
+    under_way,
+    with_messages,
+)
 
 PIPELINES = tuple(name for name in runnable_schedules() if name != "none")
 
@@ -90,30 +95,3 @@ def test_the_simulator_counts_the_messages_that_the_runtime_has_under_way(
                 (moment.arriving, moment.returning, moment.leaving) for moment in found[rank]
             ]
             assert counted == under_way(schedule, rank, received_early(row) if early else row)
-
-
-def under_way(schedule: Schedule, rank: int, row: list[Any]) -> list[tuple[tuple[int, ...], ...]]:
-    """At each computation, by stage of the rank: activations and gradients that are there and not
-    used yet, and whether a gradient is being sent."""
-    own, where = schedule.stages_of(rank), schedule.stage_to_rank
-    last = schedule.num_stages - 1
-    arrived, returned, sent = (dict.fromkeys(own, 0) for _ in range(3))
-    found = []
-    for action in row:
-        kind, stage = action.computation_type.name, action.stage_index
-        if kind == "RECV_F":
-            arrived[stage] += 1
-        elif kind == "RECV_B":
-            returned[stage] += 1
-        elif kind == "SEND_B":
-            sent[stage] = 1
-        if not action.is_compute_op:
-            continue
-        if kind == "FORWARD" and stage and where[stage - 1] != rank:
-            arrived[stage] -= 1
-        backward = kind in ("FULL_BACKWARD", "BACKWARD_INPUT")
-        returned[stage] -= backward and stage < last
-        found.append(tuple(tuple(each.values()) for each in (arrived, returned, sent)))
-        if backward and stage and where[stage - 1] == rank:
-            returned[stage - 1] += 1
-    return found
