@@ -21,10 +21,10 @@ from planner.chain.ideals import BlockLattice, widest_lattice
 from planner.chain.partition import partition
 from planner.chain.problem import BlockCosts, PartitionProblem, StageSlot
 from planner.chain.relaxed_bound import relaxed_bound
-from planner.mesh.branch_solver import MOST_IDEALS
 from profiles.errors import InfeasibleError, InputError
 
 Array = npt.NDArray[np.float64]
+MOST_IDEALS = 700  # arrays of 700 x 700 are 4 MB each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
