@@ -176,10 +176,12 @@ def _decision(planned: Planned) -> Section:
                 ),
             )
         )
+    priced = any(row.get("usd_per_million") is not None for row in planned.rows)
+    costs = f"Costs are{_LOSSES}. " if priced else ""
     return Section(
         title="Decision",
         tables=tuple(tables),
-        note=f"Costs are{_LOSSES}. {_prices(planned.rows)}" if rows else "",
+        note=costs + _prices(planned.rows) if rows else "",
         short=True,
     )
 
