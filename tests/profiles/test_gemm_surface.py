@@ -119,6 +119,28 @@ def test_a_full_wave_by_hand() -> None:
     assert one(simple_table(), 2560, 1280, 1000) == pytest.approx(131.072e-6 + 1e-6, rel=1e-6)
 
 
+def test_one_row_more_costs_the_least_extra_wave() -> None:
+    # 21 x 5 tiles of 128x256 would take two waves; 41 x 20 = 820 of 64x64 take 9 of an eighth.
+    assert one(simple_table(), 2561, 1280, 1000) == pytest.approx(
+        131.072e-6 * 9 / 8 + 1e-6, rel=1e-6
+    )
+    # Without quantisation only the fraction of a wave: 820 / 100 eighths.
+    smooth = one(simple_table(wave_quantisation=0.0), 2561, 1280, 1000)
+    assert smooth == pytest.approx(131.072e-6 * 8.2 / 8 + 1e-6, rel=1e-6)
+
+
+def test_a_thin_matmul_is_its_traffic() -> None:
+    # 2 bytes x (16 x 4096 + 4096 x 8192 + 16 x 8192) = 67.5 MB at 1 TB/s.
+    table = simple_table(bandwidth_bytes_per_s=1e12, rate_flop_per_s=1e18, launch_s=0.0)
+    assert one(table, 16, 8192, 4096) == pytest.approx(67.502080e-6, rel=1e-6)
+
+
+def test_casting_is_three_bytes_an_element_of_the_activations() -> None:
+    plain = one(simple_table(), 2560, 1280, 1000)
+    cast = one(simple_table(quantise_bytes_per_s=3e12), 2560, 1280, 1000)
+    assert cast - plain == pytest.approx(2560 * 1000 * 3 / 3e12, rel=1e-6)
+
+
 def test_the_grid_is_read_between_its_nodes_in_log2() -> None:
     grid = LogGrid(axes=((1.0, 4.0),) * 3, percent=(((0, 0), (0, 0)), ((40, 40), (40, 40))))
     ask = np.array([2.0])
