@@ -157,7 +157,8 @@ class SimulatorCosts:
         sends = np.asarray(
             [[self.times.send_s(cell, s, size) for size in sizes.tolist()] for s in stages]
         )[:, where]
-        # By so much the messages under way are fewer in the forwards of `moments`' steady moment.
+        # A forward has fewer messages under way than the backwards of the steady moment
+        # (CellMemory.moments): at most `between` bytes in inner stages, `most` in the last.
         early = self._receives_early(cell)
         most = float(over.max())
         between = most - least_crossing(graph) if early and degrees.pp > 1 else most

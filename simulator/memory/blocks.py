@@ -192,8 +192,10 @@ def rank_memory(
 class _Need:
     """Bytes of a rank that change from action to action, while one of them runs.
 
-    kept      of micro-batches: before a forward, behind a backward or both, whichever is more
-    messages  under way;  rise  beyond all of these;  left  when the action has ended
+    kept      of micro-batches, including the one of the action
+    messages  under way
+    rise      highest bytes in addition to the other fields
+    left      bytes after the action
     """
 
     gradients: float = 0.0
