@@ -4,9 +4,9 @@ Cuts are ideals of the blocks' data flow (chain/ideals.py); in a chain these are
 Stages are placed from the last to the first. A label at (stage, first cut) has the parts of the
 objective that matter to earlier stages: for 1f1b the sum of later times, the longest steady path so
 far and the latest end; for gpipe the slowest forward and backward and their sums. All of them
-increase with a stage's backward time, so inside a stage the fastest strategies that fit in memory
-suffice (chain/stage_labels.py), and between stages only undominated labels: a label dominates
-another if it is at or below it in every column.
+increase with a stage's backward time. So inside a stage only the fastest strategies that fit in
+memory are needed (chain/stage_labels.py), and between stages only undominated labels. A label
+dominates another if no column of it is larger.
 
 Two prunings keep the result exact. A stage is not built if its time alone makes the objective worse
 than a known plan. A label is dropped if its completion, with all remaining blocks at their fastest
@@ -81,11 +81,12 @@ class PartitionSolver:
         self.fastest = [
             StageLabels(problem.kinds, costs, fastest_only=True) for costs in problem.costs
         ]
-        # Least seconds of a stage in addition to its blocks'.
+        # Minimum seconds of a stage in addition to its blocks'.
         self.beside_forward = min(slot.forward_s for slot in problem.slots)
         self.beside_backward = min(slot.backward_s for slot in problem.slots)
         self.beside = self.beside_forward + self.beside_backward
-        # Seconds before each cut, every block at its fastest: of each costs, and the least.
+        # Seconds before each cut with every block at its fastest: for each of the costs, and the
+        # minimum.
         self.forward = [self.lattice.before(costs.forward_s) for costs in problem.costs]
         self.backward = [
             self.lattice.before(costs.backward_s.min(axis=1)) for costs in problem.costs
@@ -99,7 +100,7 @@ class PartitionSolver:
         self.time_before = self.forward_before + self.backward_before
 
     def stage_time_limit(self, upper: float) -> float:
-        """Upper limit on the time T of a stage's blocks in any plan faster than `upper`: a plan
+        """Upper limit on the time T of a stage's blocks in any plan faster than `upper`: a step
         takes at least M T, and at least W + (M - w) T, where W is the time of all stages."""
         if not np.isfinite(upper):
             return np.inf
@@ -165,8 +166,8 @@ class PartitionSolver:
         return np.asarray(backward)
 
     def _surely_fits(self, stage: int, start: Index, end: Index) -> Bools:
-        """Stages that fit with every block's fastest strategy even if the largest rise of any block
-        is added to all saved bytes: these need no labels."""
+        """Whether stages fit even if every block uses its fastest strategy and the largest
+        transient bytes of any block are added to all saved bytes: these need no labels."""
         problem, slot = self.problem, self.problem.slots[stage]
         costs = problem.costs[slot.costs]
         fastest = costs.backward_s.argmin(axis=1)
@@ -258,12 +259,12 @@ class PartitionSolver:
         return Partition(starts=starts, strategies=tuple(strategies), step_time_s=time_s)
 
     def _bound_1f1b(self, columns: Array, start: Index, stage: int) -> Array:
-        """Least objective of any completion; the objective itself where stage is 0."""
+        """Lower bound on the objective of any completion; exact for stage 0."""
         time, steady, own, end = columns.T
         left = self.time_before[start] + stage * self.beside
         rounds = self.problem.num_microbatches - self.problem.slots[0].in_flight
         if stage > 0 and rounds > 0:
-            # Some remaining stage takes the mean or more; at least `time` comes after it.
+            # Some remaining stage takes at least the mean; at least `time` comes after it.
             steady = np.maximum(steady, time + rounds * left / stage)
         longest = np.maximum(steady, own)
         return np.asarray(time + left + longest + (end if stage == 0 else 0.0))
@@ -281,8 +282,8 @@ class PartitionSolver:
 
 
 def _grow_1f1b(problem: PartitionProblem, stage: int, columns: Array, added: Added) -> Array:
-    """Columns (time of this stage and all later ones, longest steady path and longest work of one
-    stage beyond that time, latest end) after adding `stage`."""
+    """Columns after adding `stage`: total time of this and all later stages; longest steady path
+    and longest work of one stage, both beyond that time; latest end."""
     time, steady, own, end = columns.T
     forward, backward, tail, down, up = added
     behind, here = time + (down + up), forward + backward
@@ -293,7 +294,7 @@ def _grow_1f1b(problem: PartitionProblem, stage: int, columns: Array, added: Add
     end = np.maximum(tail, end - (backward + up))
     if stage == 0:
         steady = np.maximum(steady, own + tail - end)
-    # Work that is no longer than the steady path never will be: both only shift from here on.
+    # Work that is shorter than the steady path stays shorter: both only shift from here on.
     return np.stack([behind + here, steady, np.maximum(own, steady), end], axis=1)
 
 

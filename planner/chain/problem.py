@@ -24,13 +24,13 @@ gpipe   step = sum_s (F_s + f_s) + (M-1) max F
             + max_s [ sum_{j>=s} B_j + sum_{j>s} b_j + (M-1) max_{j>=s} B_j + tail_s ]
         (two permutation flow shops of equal jobs, each sum + (M-1) max)
 
-The 1f1b paths: down the pipe with micro-batch 0, up to stage s, M - w_s rounds there, down with the
-last micro-batch and up to stage 0; and down to stage s, all its work, and up. Both exist in every
-1f1b timeline, so the objective never exceeds the timeline; with stages whose times differ by less
-than about a third it is the timeline (tests/planner/test_partition.py measures both). For equal
-stages it is the known (M + p - 1) T (Narayanan et al., SC'21, section 2.2.1). `sum T + (M-1) max
-T`, which other planners minimize, overestimates: it counts fill and drain of the stages after the
-slowest one as if they were as slow.
+The paths of 1f1b: (1) micro-batch 0 through the stages to stage s, M - w_s rounds there, then the
+last micro-batch through the later stages and back to stage 0; (2) to stage s, all its work, and
+back. Both exist in every 1f1b timeline, so the objective is a lower bound of the timeline, exact if
+the stages' times differ by less than about a third (tests/planner/test_partition.py measures both).
+For equal stages it is the known (M + p - 1) T (Narayanan et al., SC'21, section 2.2.1). `sum T +
+(M-1) max T`, which other planners minimize, is too high: it counts fill and drain of the stages
+after the slowest one as if they were as slow.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ Array = npt.NDArray[np.float64]
 class BlockCosts:
     """The cost of each block on one type of device. n blocks, S strategies.
 
-    forward_s        [n]     per micro-batch; the same under every strategy
+    forward_s        [n]     per micro-batch; equal for all strategies
     backward_s       [n, S]  per micro-batch, including recomputation
     saved_bytes      [n, S]  kept from forward to backward, per micro-batch in flight
     transient_bytes  [n, S]  highest bytes alive while the block runs, in addition to the saved
                      bytes of the stage's blocks up to and including it
-    opening_bytes    [n, S]  the same of a stage's first block; None if it does not differ there
+    opening_bytes    [n, S]  transient_bytes as the first block of a stage; None if equal
     """
 
     forward_s: Array
@@ -74,8 +74,8 @@ class BlockCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A moment of the step at which a stage may need the most memory: static + in_flight x (edges +
-    saved) bytes, and the rise above them while a block runs with the last of these micro-batches.
+    """A moment of the step at which a stage may need the most memory: static + in_flight x (edge +
+    saved) bytes. If `rises`, add the transient bytes of the block that runs.
 
     static  index of the problem's static_bytes
     """
@@ -89,10 +89,10 @@ class Load:
 class StageSlot:
     """A stage to be filled with blocks.
 
-    in_flight  micro-batches that the schedule starts before the first comes back
+    in_flight  micro-batches whose forward runs before the first backward
     loads      the moments at which its memory must be within the capacity
     costs, tail   indices of the problem's BlockCosts and tails
-    forward_s, backward_s   per micro-batch, in addition to its blocks' seconds
+    forward_s, backward_s   seconds per micro-batch, in addition to those of its blocks
     """
 
     in_flight: int
@@ -113,19 +113,18 @@ class StageSlot:
 class PartitionProblem:
     """Blocks to cut into stages; m cuts (n + 1 in a chain).
 
-    kinds          [n]; blocks of equal kind cost the same. In a chain static, tail and edges are
-                   equal for equal sequences of kinds, apart from its first and last block
+    kinds          [n]; blocks of equal kind have equal costs. In a chain, static bytes, tails and
+                   edges are equal for equal sequences of kinds, except for its first and last block
     strategies     names of the S strategies
     schedule       `1f1b` or `gpipe`
-    static_bytes   [m - 1, m] each: memory of a stage between two cuts at a moment of the step, as
-                   far as it does not depend on strategies
-    tails_s        [m - 1, m] each: after the last backward of a stage between two cuts
+    static_bytes   [m - 1, m] per moment of the step: memory of a stage between two cuts that does
+                   not depend on strategies
+    tails_s        [m - 1, m] per type of place: seconds after the last backward of a stage
     edge_bytes     [m - 1, m] kept at the edges of a stage per micro-batch in flight, in addition to
-                   saved_bytes; below 0 if the first block's inputs are counted in its saved_bytes
-                   but held elsewhere
-    send_forward_s, send_backward_s   [p, m - 1]  seconds over a cut, if it is the one before stage
-                                      s
-    ideals         the cuts, None for a chain
+                   saved_bytes; negative if the first block's inputs are counted in its saved_bytes
+                   but are kept elsewhere
+    send_forward_s, send_backward_s   [p, m - 1]  seconds of a message over a cut before stage s
+    ideals         the cuts; None for a chain
     """
 
     kinds: tuple[int, ...]

@@ -1,18 +1,18 @@
 """The linear program that assigns blocks to stages: a bound for models with too many orders.
 
-x_bs is the part of block b in stage s, and every block is at its fastest. The step of
-chain/problem.py is linear in the stages' times, so its minimum over parts of blocks is a linear
+x_bs is the fraction of block b in stage s, and every block is at its fastest. The step of
+chain/problem.py is linear in the stages' times, so its minimum over fractions of blocks is a linear
 program, and a lower bound for whole blocks. A block's inputs are made in its stage or an earlier
 one, and the last block is in the last stage.
 
     minimise   sum_s T_s + (p - 1) send + L + E
     L >= sum_{j>s} (T_j + send) + (M - w_s) T_s    1f1b, each s with M > w_s
     L >= (M - 1) F_s                               gpipe
-    E >= tail_s - sum_{j<s} (B_j + up)             + (M - 1) B_j, j >= s, with gpipe
+    E >= tail_s - sum_{j<s} (B_j + up)             gpipe: also + (M - 1) B_j, j >= s
 
-`send` is the least time of a crossing forward and back, and `up` is half of it, the way back. A
-stage's tail is the least tail of any stage plus the least addition of each of its blocks. Memory is
-not counted.
+`send` is the minimum time of a crossing forward and back, and `up` half of it, the way back. A
+stage's tail is the minimum tail of any stage plus the minimum addition of each of its blocks.
+Memory is ignored.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def relaxed_bound(
     tail_s: float,
     tails_s: Array,
 ) -> float:
-    """Lower bound in seconds on every assignment of a cell's blocks to stages; 0 if the program was
-    not solved.
+    """Lower bound in seconds on the step time of a cell, for every assignment of its blocks to
+    stages; 0 if the program was not solved.
 
     flows       pairs (producing block, consuming block)
-    crossing_s  least seconds of one crossing between stages, forward and back
-    tail_s      least seconds of a stage after its last backward
-    tails_s     [p, n] least seconds that a block adds to tail_s
+    crossing_s  minimum seconds of one crossing between stages, forward and back
+    tail_s      minimum seconds of a stage after its last backward
+    tails_s     [p, n] minimum seconds that a block adds to tail_s
     """
     p, n, micro = problem.num_stages, problem.num_blocks, problem.num_microbatches
     slots = problem.slots
@@ -98,7 +98,7 @@ def relaxed_bound(
 
 
 def _order(flows: Sequence[tuple[int, int]], p: int, n: int) -> csr_array:
-    """Rows (stage, flow), each at most 0: the part of the consumer in the stages up to this one is
+    """Rows (stage, flow), each at most 0: the fraction of the consumer in stages up to this one is
     at most that of the producer."""
     stage, flow, part = np.nonzero(np.tri(p - 1, p)[:, None, :].repeat(len(flows), axis=1))
     earlier, later = np.asarray(flows, dtype=np.intp).reshape(-1, 2).T

@@ -4,10 +4,10 @@ For every stage and pair of cuts, a binary variable states whether the stage is 
 the fastest strategies that fit in memory (from chain/partition.py). A stage begins where the
 previous one ends. If a plan is known, stages that no faster plan can have are left out.
 
-Times are rounded down to multiples of `unit_s`. So the program is a relaxation, its bound is a
-bound on the true optimum, and the loss is at most `error_s` (every rounded time, multiplied by how
-often it can count). The answer is deterministic: fixed seed, one worker, a limit in CP-SAT's
-deterministic time.
+Times are rounded down to multiples of `unit_s`. So the program is a relaxation, and its bound is a
+bound on the true optimum. The rounding error is at most `error_s`: the sum of all rounded times,
+each multiplied by the number of times it counts. The answer is deterministic: fixed seed, one
+worker, a limit in CP-SAT's deterministic time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 _RESOLUTION = 2.0**34  # units in the longest step; CP-SAT sums in 64 bits
-_KEPT = 1 + 1e-9  # of a known plan's step: stages of plans up to it are in the programme
+_KEPT = 1 + 1e-9  # times a known plan's step: stages of plans up to it are in the program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,9 @@ def solve_integer(
     seed: int = 0,
     effort: float = 10.0,
 ) -> IntegerAnswer:
-    """The best partition by CP-SAT, or that there is none.
+    """The best partition by CP-SAT, or the proof that none exists.
 
-    hint    a partition to start from; effort  limit in deterministic time (about seconds)
+    hint    a partition to start from;  effort  limit in deterministic time (about seconds)
     """
     from ortools.sat.python import cp_model
 

@@ -119,8 +119,8 @@ def _undominated(saved: Array, rise: Array, time: Array, last: Index) -> Index:
 
 
 def _staircase(width: Array, height: Array) -> Index:
-    """Positions narrower than every earlier position that is no higher. The positions so far form a
-    staircase of rising widths and falling heights."""
+    """Positions whose width is below that of every earlier position of equal or lower height. The
+    positions so far form a staircase of rising widths and falling heights."""
     steps: list[float] = []
     heights: list[float] = []
     kept: list[int] = []

@@ -1,26 +1,26 @@
 """The lower bound of a cell: no plan of the cell has a smaller step time.
 
-Symbols as in chain/problem.py; W is the time of all blocks for one micro-batch with every block
-at its fastest strategy, b_last the last block's, R the least time per micro-batch that the busiest
-of p ranks can have when blocks are dealt out: whole ones to ranks as fast as the fastest
-(`least_busiest_s`), or, to ranks of unlike speeds, parts of them (`unlike_busiest_s`) and as many
-to each as near-even stages hold at least (`near_even_busiest_s`).
+Symbols as in chain/problem.py. Also: W is the time of all blocks for one micro-batch, each with its
+fastest strategy; b_last is that of the last block; R is a lower bound on the time per micro-batch
+of the busiest of p ranks: of equal ranks with whole blocks (`least_busiest_s`), of unequal ranks
+with fractions of blocks (`unlike_busiest_s`), or of unequal ranks with the minimum number of blocks
+of near-even stages (`near_even_busiest_s`).
 
 1f1b, gpipe   step >= W + (p - 1) send + tail + (M - 1) b_last
               step >= W + (p - 1) send + tail + (M - p) R
               step >= M R + tail
               step >= W + (p - 1) send + tail + (M - 1) W / p          where M > p
-              The last sums the steady paths of all stages with weights that telescope
+              The last is a weighted sum of the steady paths of all stages. Its weights telescope
               (lambda_0 = c / (M-p), lambda_j = c (M-p-1) / ((M-p+j-1) (M-p+j)),
-              c = (M-1) / p), so that every stage's time has the same factor: no split, however
-              uneven, does better than the even one.
-interleaved   step >= M max(W / p, R) + any_tail: the busiest rank's own work;
+              c = (M-1) / p), so that every stage's time has the same factor, and no uneven split
+              has a smaller sum than the even one.
+interleaved   step >= M max(W / p, R) + any_tail: the work of the busiest rank;
               step >= W + (p v - 1) send + (M - 1) b_last + any_tail: one micro-batch through all
               p v stages, and all of them through the last
-split backward   the first of these
+split backward   the first bound of interleaved schedules
 
-tail is what a stage that begins with block 0 needs after its last backward, at least; any_tail
-what any stage needs.
+tail is a lower bound on the time of the stage with block 0 after its last backward; any_tail is the
+same for the fastest stage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from planner.cell import Cell
 from planner.chain.problem import Array
 from simulator.schedules.schedule import schedule_kind
 
-_OTHERS = 4  # blocks that are not of the repeated kind: five have 52 groupings, four 15
+_OTHERS = 4  # blocks other than the most frequent kind: five have 52 groupings, four have 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +44,8 @@ class ChainTotals:
     """Sums over the chain of blocks for the bound of a cell, at the fastest strategies.
 
     total_s, busiest_s, last_s  W, R, b_last
-    send_s          least time of one crossing between stages, forward and back
-    tail_s, any_tail_s  least time of the first, and of any stage, after its last backward
+    send_s              minimum time of one crossing between stages, forward and back
+    tail_s, any_tail_s  minimum time after the last backward, of the first stage and of any stage
     """
 
     total_s: float
@@ -57,7 +57,7 @@ class ChainTotals:
 
 
 def lower_bound(cell: Cell, totals: ChainTotals) -> float:
-    """Lower bound in seconds on every plan of the cell."""
+    """Lower bound in seconds on the step time of every plan of the cell."""
     p, m, t = cell.degrees.pp, cell.num_microbatches, totals
     if cell.needs_timeline:
         through = 0.0
@@ -72,12 +72,11 @@ def lower_bound(cell: Cell, totals: ChainTotals) -> float:
 
 
 def least_busiest_s(fastest: Array, kinds: Sequence[int], num_ranks: int) -> float:
-    """The least time of the busiest of `num_ranks` ranks that share whole blocks, in any order.
+    """Minimum time of the busiest of `num_ranks` equal ranks that share whole blocks, in any order.
 
-    Exact for one repeated kind and a few other blocks (an embedding, a head): for each way to put
-    these together, a rank takes as many repeated blocks as fit under the limit beside them, and
-    the limit is the least at which all are taken. With more than four other blocks only the
-    repeated kind is counted.
+    Exact for one repeated kind and at most four other blocks (an embedding, a head): for each
+    grouping of the others onto ranks, repeated blocks go one by one to the least loaded rank. With
+    more than four others, only the repeated kind and the longest block are counted.
     """
     kind, count = Counter(kinds).most_common(1)[0]
     unit = float(fastest[list(kinds).index(kind)])
@@ -95,27 +94,27 @@ def least_busiest_s(fastest: Array, kinds: Sequence[int], num_ranks: int) -> flo
 
 
 def unlike_busiest_s(seconds: Array) -> float:
-    """The least time of the busiest of ranks of unlike speeds; seconds [p, n] of blocks on each.
+    """Lower bound on the time of the busiest of unequal ranks; seconds [p, n] of blocks on ranks.
 
-    Weights w of the ranks, of sum 1, bound it from below, however finely blocks are dealt out:
-    sum over blocks of min_r w_r t_rb is no more than sum_r w_r T_r, the ranks' times T, and so no
-    more than the longest of them (the dual of the linear program of unrelated machines: Lenstra,
-    Shmoys and Tardos, Mathematical Programming 46, 1990). With the ranks' speeds as weights that is
-    the least itself where a rank is as much faster in every block.
+    Proof: let w_r be weights of ranks with sum 1, t_rb the time of block b on rank r, and T_r the
+    total of rank r. For every assignment, also of fractions of blocks, sum_b min_r w_r t_rb <=
+    sum_r w_r T_r <= max_r T_r. (This is the dual of the linear program of unrelated machines:
+    Lenstra, Shmoys and Tardos, Mathematical Programming 46, 1990.) With speeds as weights the bound
+    is tight for fractional blocks if the ratio of two ranks' speeds is equal for all blocks.
 
-    Llama 3.1 8B on 8 H100 and 8 A100 (docs/clusters.md) ends within 1.3 % of the bound with it,
-    within 32 % without (2026-11-24).
+    Llama 3.1 8B on 8 H100 and 8 A100 (docs/clusters.md): the gap is 1.3 % with this bound and 32 %
+    without it (2026-11-24).
     """
     speed = 1.0 / seconds.sum(axis=1)
     return float((seconds * (speed / speed.sum())[:, None]).min(axis=0).sum())
 
 
 def near_even_busiest_s(seconds: Array, fewest: int, *, any_order: bool = False) -> float:
-    """The least time of the busiest of two ranks or more that each hold `fewest` blocks at least,
-    the first one the first block and the last one the last.
+    """Lower bound on the time of the busiest of at least two ranks, each with at least `fewest`
+    blocks; the first block is on the first rank and the last block on the last.
 
     seconds    [p, n] of each block on each rank
-    any_order  the blocks may stand in another order, and any of them first and last
+    any_order  blocks may be reordered, so that any block may be first or last
     """
     if any_order:
         return float(np.sort(seconds, axis=1)[:, :fewest].sum(axis=1).max())
@@ -127,7 +126,8 @@ def near_even_busiest_s(seconds: Array, fewest: int, *, any_order: bool = False)
 
 
 def _deal(unit: float, count: int, loads: list[float]) -> float:
-    """The highest load after each of `count` units went to the rank that it loads least."""
+    """The highest load after giving `count` blocks of `unit` seconds, each to the least loaded
+    rank."""
     ranks = sorted(loads)
     for _ in range(count):
         ranks.sort()

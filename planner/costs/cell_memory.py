@@ -1,5 +1,5 @@
 """Memory of a cell, from the simulator's formulas: of stages with any range of blocks, a lower
-bound for all plans, and the micro-batches in flight; and which ranks share their costs."""
+bound for all plans, and micro-batches in flight. `Places` finds the ranks with equal costs."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ Shape = tuple[tuple[int, ...], ...]
 
 
 class Places:
-    """The places of a cluster: ranks on equal devices, whose groups are equally placed on the
-    levels of interconnect, share a place and their costs."""
+    """The places of a cluster. Two ranks share a place, and so their costs, if their devices are
+    equal and their groups spread equally over the levels of interconnect."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._known: dict[tuple[int, int, int, int, int], tuple[str, Shape, Shape]] = {}
 
     def of(self, cell: Cell, rank: int) -> tuple[str, Shape, Shape]:
-        """Device name, and the shapes of the rank's tp group and of the groups that shard its
-        states, one after the other."""
+        """Device name, shape of the rank's tp group, and shapes of the groups over which its states
+        are sharded, in one tuple."""
         degrees = cell.degrees
         key = (degrees.pp, degrees.dp, degrees.dp_replicate, degrees.tp, rank)
         if key not in self._known:
@@ -61,7 +61,7 @@ class Places:
         return list(first.values())
 
     def shape(self, devices: tuple[int, ...]) -> Shape:
-        """Members of a group in each domain of each level."""
+        """Numbers of devices of a group per domain, for each level of interconnect."""
         return tuple(
             tuple(Counter(index // level.domain_size for index in devices).values())
             for level in self._cluster.levels
@@ -73,10 +73,10 @@ _BEFORE, _FIRST, _BETWEEN, _STEADY, _LAST, _END = range(6)
 
 
 class CellMemory:
-    """Memory of cells, with a cache for values that cells share. It grows with the micro-batch, so
-    larger micro-batches are skipped once no block fits with a smaller one.
+    """Memory of cells, with a cache for values that cells share. A larger micro-batch needs more,
+    so it is not computed if a smaller one already exceeds the memory.
 
-    lattice  of the cuts between stages; None for a chain
+    lattice  possible cuts between stages; None for a chain
     """
 
     def __init__(self, model: PricedModel, lattice: BlockLattice | None = None) -> None:
@@ -85,11 +85,12 @@ class CellMemory:
         self.capacity_bytes = max(group.device.usable_bytes for group in model.cluster.groups)
 
     def missing_bytes(self, cell: Cell) -> float:
-        """Lower bound on the missing bytes of some device in every plan of the cell; 0 or less if
-        none.
+        """Lower bound on the bytes by which some device exceeds its memory, for every plan of the
+        cell; 0 or less if a plan may fit.
 
-        At the end of the step, some rank has at least the mean of the parameters and gradients; and
-        some rank runs the block with the largest need, with the strategy that needs least.
+        The maximum of two moments: at the end of the step, some rank has at least the mean of
+        parameters, optimizer states and gradients; and some rank runs the block that needs most,
+        with the strategy that needs least.
         """
         degrees = cell.degrees
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
@@ -97,7 +98,7 @@ class CellMemory:
         return self._known.once(key, lambda: self._lacks(cell))
 
     def _lacks(self, cell: Cell) -> float:
-        """Missing bytes at the fuller moment of `missing_bytes`."""
+        """The larger shortfall of the two moments of `missing_bytes`."""
         degrees, room = cell.degrees, self.capacity_bytes
         total, trained = (
             float(held.count[0, -1]) / degrees.pp
@@ -105,7 +106,7 @@ class CellMemory:
         )
         mean = sum(self.states(cell, Elements(total=total, trained=trained, gradients=trained)))
         if mean > room:
-            # Surely too much: what else it lacks is estimated from the smallest micro-batch.
+            # It cannot fit: the rest of the shortfall is estimated from the smallest micro-batch.
             smallest = self.model.micro_batches[0]
             working = float(self._least_activations(degrees.tp, smallest).max())
             return mean + working - room
@@ -114,7 +115,7 @@ class CellMemory:
         return max(mean, running) - room
 
     def parameters(self, tp: int, shares: int = 1) -> HeldParameters:
-        """Parameters of every range of blocks at a tp degree, sharded over a number of replicas."""
+        """Parameters of every range of blocks at a tp degree, sharded over `shares` replicas."""
 
         def find() -> HeldParameters:
             every = (p.spec for kind in self._graph(tp).kinds for p in kind.parameters)
@@ -125,7 +126,7 @@ class CellMemory:
         return self._known.once(("held", tp, shares), find)
 
     def trained(self, tp: int, shares: int = 1) -> HeldParameters:
-        """The same for trained parameters."""
+        """Trained parameters of every range of blocks, as in `parameters`."""
 
         def find() -> HeldParameters:
             every = (p.trainable for kind in self._graph(tp).kinds for p in kind.parameters)
@@ -142,7 +143,7 @@ class CellMemory:
         return self.model.graph(self.model.micro_batches[0], tp)
 
     def elements(self, cell: Cell, ranges: tuple[tuple[int, int], ...]) -> Elements:
-        """Parameters of a rank of a cell with these ranges of blocks."""
+        """Parameters of a rank with these ranges of blocks."""
         tp, shares = cell.degrees.tp, cell.shares
         total, trained = self.parameters(tp, shares), self.trained(tp, shares)
         return Elements(
@@ -161,23 +162,23 @@ class CellMemory:
         early: bool,
         branched: bool = False,
     ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
-        """Static bytes of stages between any two cuts at the moments of a step, and the loads of
-        every stage, of 1f1b and gpipe.
+        """For 1f1b and gpipe: static bytes of a stage between any two cuts at each moment that may
+        be the peak of a step, and the loads of every stage.
 
-        kept   in flight per stage
-        over   [m] bytes over each cut
-        first_bytes  (a column, or of any two cuts) while the backward of a stage's first block
-                     runs, beyond other micro-batches, at least
+        kept   micro-batches in flight per stage
+        over   [m] bytes that cross each cut
+        first_bytes  minimum bytes during the backward of a stage's first block, without other
+                     micro-batches; a column, or one value per pair of cuts
         early  receives are posted early (simulator/memory/moments.py, rank_moments)
-        branched  the gradients of a stage's outputs count all step long, as in stage_bytes
+        branched  gradients of a stage's outputs exist for the whole step, as in stage_bytes
 
-        The fullest of those moments; gradients come with the first backward.
-            more micro-batches than in flight   backwards with all in flight; the next activation is
-                                                there before all but the last of them
+        Only moments that may be the peak are included. Gradients are allocated by the first
+        backward, and from then on one gradient is being sent.
+            more micro-batches than in flight   backwards with all in flight; the next activation
+                                                has arrived, except during the last of them
             all in flight at once               the last forward; the end of the first backward; the
                                                 second backward
-            always                              the last backward; the end
-        Behind the first backward, a gradient is being sent.
+            always                              the last backward; the end of the step
         """
         micro, arriving, ahead = cell.num_microbatches, over[:-1, None], over[None, :] * early
         fixed, gradients = self._state_ranges(cell)
@@ -207,13 +208,13 @@ class CellMemory:
         return tuple(np.ceil(fixed + each) for each in more), tuple(loads(k) for k in kept)
 
     def states(self, cell: Cell, held: Elements) -> tuple[float, float]:
-        """Bytes of parameters and optimizer states, and of gradients; temporary memory of FSDP2
-        counts with the blocks (CellTimes.chain)."""
+        """Bytes of parameters with optimizer states, and of gradients. Temporary memory of FSDP2 is
+        part of the blocks' costs (CellTimes.chain)."""
         found = executor_static_bytes(held, self.model.group(cell, 0))
         return found.parameters + found.optimizer, found.gradients
 
     def _state_ranges(self, cell: Cell) -> tuple[Array, Array]:
-        """[n, n+1] each: the states of a stage of blocks [i, j)."""
+        """Two arrays [m - 1, m]: `states` of a stage between two cuts."""
         degrees = cell.degrees
 
         def find() -> tuple[Array, Array]:
@@ -234,16 +235,17 @@ class CellMemory:
         return self._known.once(key, find)
 
     def given_bytes(self, cell: Cell) -> float:
-        """Inputs and targets of all micro-batches of a rank."""
+        """Bytes of inputs and targets of all micro-batches on a rank."""
         graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         return float(graph.sample_bytes * cell.micro_batch * cell.num_microbatches)
 
     def exchange_bytes(self, cell: Cell, total: Figures) -> Figures:
-        """Temporary bytes after the last backward (simulator/memory/held.py)."""
+        """Temporary bytes of the gradient exchange after the last backward (memory/held.py)."""
         return exchange_bytes(total, self.model.group(cell, 0))
 
     def _alone(self, cell: Cell) -> Array:
-        """[n] bytes of the states of each block alone; its gradients from the second backward."""
+        """[n] bytes of the states of each block; with gradients if there are several
+        micro-batches."""
         degrees, several = cell.degrees, cell.num_microbatches > 1
 
         def find() -> Array:
@@ -257,8 +259,8 @@ class CellMemory:
         return self._known.once(key, find)
 
     def _least_activations(self, tp: int, micro_batch: int) -> Array:
-        """[n] least bytes for running a block, over all strategies; for a smaller micro-batch if
-        that exceeds the memory already."""
+        """[n] minimum bytes for running each block, over all strategies. If a smaller micro-batch
+        already exceeds the memory, the value for that one."""
 
         def find() -> Array:
             smaller = [size for size in self.model.micro_batches if size < micro_batch]
@@ -273,19 +275,19 @@ class CellMemory:
 
 
 def edges(over: Array, *, branched: bool = False) -> Array:
-    """[m - 1, m] per micro-batch, beyond what a stage's blocks save with their inputs: what it
-    hands on is kept (simulator/memory/blocks.py, stage_bytes).
+    """[m - 1, m] bytes per micro-batch that a stage keeps in addition to what its blocks save with
+    their inputs: its outputs (simulator/memory/blocks.py, stage_bytes).
 
-    over      [m] bytes over each cut
-    branched  blocks are counted with their outputs: what is beyond them is what the stage receives
+    over      [m] bytes that cross each cut
+    branched  blocks save their outputs, so that the stage's inputs are counted here instead
     """
     kept = over[:-1, None] if branched else np.ceil(over)[None, :]
     return np.broadcast_to(kept, (len(over) - 1, len(over)))
 
 
 def in_flight(cell: Cell) -> tuple[int, ...]:
-    """Micro-batches that each virtual stage keeps when its rank keeps most, for the last time (for
-    the first, where the backward is split: those before their I, of which all is kept)."""
+    """Micro-batches that each virtual stage keeps at the last moment at which its rank keeps most
+    (with a split backward: at the first, and only micro-batches whose I has not run)."""
     held = held_by_ranks(
         cell.schedule, cell.degrees.pp, cell.num_microbatches, cell.degrees.vpp, until_input=True
     )

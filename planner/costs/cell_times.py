@@ -1,5 +1,5 @@
-"""Seconds of a cell, from the simulator's formulas: of its blocks and messages (`CellTimes`), and
-of each rank after its last backward (`CellTails`). Values shared by cells are cached."""
+"""Seconds of a cell, from the simulator's formulas: blocks and messages (`CellTimes`), and each
+rank's work after its last backward (`CellTails`). Values shared by cells are cached."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from simulator.traced.step_tail import Tail, Tie, price_tail, price_tie
 
 
 class CellTimes:
-    """Prices of blocks and messages; what cells share is priced once.
+    """Seconds of blocks and messages; values that cells share are computed once.
 
     K kinds of block, S strategies.
     """
@@ -40,8 +40,8 @@ class CellTimes:
         self._model, self._places, self._known = model, places, Known()
 
     def chain(self, cell: Cell, rank: int) -> ChainCosts:
-        """What the kinds of block cost on a rank's devices, with what FSDP2 gathers and sums around
-        them."""
+        """Costs of the kinds of block on a rank's devices, including the buffers that FSDP2
+        allocates for gathering parameters and reducing gradients."""
         degrees = cell.degrees
         key = ("chain", cell.micro_batch, degrees.tp, self._places.of(cell, rank)[:2])
         alone = self._known.once(
@@ -58,7 +58,7 @@ class CellTimes:
             opening = unit_buffers(graph, group, tied=tied, openings=every)
             if cell.pipelined and not alone.branched:
                 return _behind_each_other(alone, unit_buffers(graph, group, tied=tied), opening)
-            # Blocks with branches may run in another order: as if each were a stage's first.
+            # Blocks with branches may be reordered: each is priced as the first of a stage.
             blocks = _with_units(most_of_kinds(graph, opening), alone.blocks)
             return chain_costs(alone.at.tolist(), blocks, branched=alone.branched)
 
@@ -67,8 +67,8 @@ class CellTimes:
         return self._known.once((*key, *of_cell), sharded)
 
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
-        """[K, S] exposed seconds of gathering sharded parameters, and of a CPU's copies of them, in
-        forward and in backward. The gathering is split evenly, as the simulator does."""
+        """[K, S] exposed seconds of gathering sharded parameters, plus a CPU's copies of them, in
+        forward and in backward. Each gets half of the gathering, as in the simulator."""
         chain, group = self.chain(cell, rank), self._model.group(cell, rank)
         copied = group.device.type == "cpu" and group.sizes.working_copy_bytes > 0
         if not copied and not group.gathers:
@@ -89,17 +89,17 @@ class CellTimes:
         )
 
     def seconds(self, cell: Cell, rank: int) -> Array:
-        """[K, S] seconds of each kind, forward and backward."""
+        """[K, S] seconds of each kind of block, forward plus backward."""
         chain = self.chain(cell, rank)
         mean = chain.forward_s[:, None] + chain.backward_s + sum(self.gathers(cell, rank))
         return np.asarray(self.slowest(cell, rank) * mean)
 
     def beside(self, cell: Cell, rank: int) -> tuple[float, float]:
-        """Seconds of a stage's forward and of its backward that no block of it carries, at least:
-        all of them where every kind of block or none was measured in a pipeline."""
+        """Lower bound on a stage's overhead that is in no block's time: seconds of its forward and
+        of its backward. Exact if all kinds of block, or none, were measured in a pipeline."""
         kinds = [row[0] for row in self.chain(cell, rank).blocks]
         group = self._model.group(cell, rank)
-        # A stage carries a mean over those of its blocks that were measured.
+        # A stage's overhead is the mean over its measured blocks.
         alone = [missing_overhead([kind], group) for kind in kinds]
         slowest = self.slowest(cell, rank)
         return (
@@ -108,7 +108,7 @@ class CellTimes:
         )
 
     def slowest(self, cell: Cell, rank: int) -> float:
-        """By which a rank's blocks take longer where it is the slowest (slowest_rank.py)."""
+        """Factor on the time of a rank's blocks if it is the slowest rank (slowest_rank.py)."""
         work_s = 0.0
         if cell.degrees.pp == 1:
             blocks = self.chain(cell, rank).blocks
@@ -121,13 +121,13 @@ class CellTimes:
     ) -> BlockCosts:
         """Costs of blocks of the kinds `at` [n] on a rank, with its gathering of parameters.
 
-        last, fewer_bytes  as ChainCosts.block_costs
+        last, fewer_bytes  as in ChainCosts.block_costs
         """
         chain = self.chain(cell, rank)
         before, behind = self.gathers(cell, rank)
         slowest = self.slowest(cell, rank)
-        # The forward may not depend on the strategy. Under 1f1b only the sum counts; elsewhere what
-        # is left out keeps the bound a bound.
+        # The forward may not depend on the strategy. Under 1f1b only the sum of both counts; for
+        # other schedules, leaving out the rest keeps the result a lower bound.
         least = before.min(axis=1)
         parts = cell.schedule == "gpipe" or cell.splits_backward
         rest = behind if parts else before - least[:, None] + behind
@@ -138,7 +138,7 @@ class CellTimes:
         )
 
     def send_s(self, cell: Cell, stage: int, size_bytes: float) -> float:
-        """Seconds over the cut before a virtual stage."""
+        """Seconds of a message from the previous virtual stage to this one."""
         if stage == 0:
             return 0.0
         source, target = cell.rank_of(stage - 1), cell.rank_of(stage)
@@ -161,7 +161,8 @@ def _with_units(buffers: Sequence[UnitBuffers], blocks: Blocks) -> Blocks:
 def _behind_each_other(
     alone: ChainCosts, buffers: Sequence[UnitBuffers], opening: Sequence[UnitBuffers]
 ) -> ChainCosts:
-    """Costs of a pipeline's blocks with the buffers of each: kinds of block by what they follow."""
+    """Costs of a pipeline's blocks with FSDP2's buffers, which depend on the preceding block: one
+    kind per pair of block and predecessor."""
     kinds = alone.at.tolist()
     pairs = list(zip([-1, *kinds[:-1]], kinds, strict=True))
     first = {pair: at for at, pair in reversed(list(enumerate(pairs)))}
@@ -177,17 +178,17 @@ def _behind_each_other(
 
 
 class CellTails:
-    """Seconds after the last backward; what cells share is priced once.
+    """Seconds of ranks after their last backward; values that cells share are computed once.
 
-    memory   knows what every range of blocks holds at a tp degree
+    memory   gives the parameters of every range of blocks at a tp degree
     """
 
     def __init__(self, model: PricedModel, places: Places, memory: CellMemory) -> None:
         self._model, self._places, self._memory, self._known = model, places, memory, Known()
 
     def of_count(self, cell: Cell, rank: int, count: float, trained: float) -> float:
-        """Seconds of a rank with so many parameters, of which so many are trained, apart from the
-        optimizer on a CPU, which takes one parameter after the other."""
+        """Seconds of a rank with `count` parameters, of which `trained` are trained; without the
+        optimizer on a CPU, whose time depends on the size of each parameter."""
         place, degrees = self._places.of(cell, rank), cell.degrees
         sharing = (cell.zero_stage, cell.shares)
         key = (place[0], place[2], degrees.tp, degrees.pp > 1, *sharing, count, trained)
@@ -217,8 +218,8 @@ class CellTails:
         return self._known.once((self._places.of(cell, rank), *of_cell), found)
 
     def of_blocks(self, cell: Cell, rank: int) -> Array:
-        """[n] seconds that each block adds, at least, to those of the rank that holds it: a CPU's
-        optimizer, with what several blocks hold counted with the first of them."""
+        """[n] minimum seconds that each block adds to the tail of its rank: the optimizer on a CPU.
+        Parameters shared by several blocks count for the first of them."""
         trained = self._memory.trained(cell.degrees.tp, cell.shares)
         seconds = np.zeros(len(trained.own))
         if self._on_cpu(cell, rank):
@@ -228,7 +229,7 @@ class CellTails:
         return np.maximum(seconds, 0.0)
 
     def of_rank(self, cell: Cell, rank: int, ranges: Ranges) -> float:
-        """Seconds of a rank that holds several ranges of blocks."""
+        """Seconds of a rank with several ranges of blocks."""
         trained = self._memory.trained(cell.degrees.tp, cell.shares)
         count = self._memory.parameters(cell.degrees.tp, cell.shares).of(ranges)
         seconds = self.of_count(cell, rank, count, trained.of(ranges))
@@ -241,8 +242,9 @@ class CellTails:
         return seconds
 
     def ties_s(self, cell: Cell) -> float:
-        """Seconds in which the ranks at the chain's two ends sum the gradients of what both hold; a
-        tie of other ranks is in predictions alone, which no price of a cell may exceed."""
+        """Seconds in which the first and the last rank sum the gradients of parameters that both
+        have. Ties of other ranks are left out here (predictions include them): costs are lower
+        bounds."""
         ends = (cell.rank_of(0), cell.rank_of(cell.degrees.num_stages - 1))
         trained = self._memory.trained(cell.degrees.tp, cell.shares)
         sizes = trained.at_ends if ends[0] != ends[1] else ()

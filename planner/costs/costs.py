@@ -1,11 +1,11 @@
 """Costs of the search block by block, from the simulator: the partition problem of a cell, and the
 plan and prediction of a partition.
 
-Everything that a cell's problem needs is priced by the functions that `traced.predict` uses, so
-that a partition's step time is the prediction's: exactly for one pipeline rank and for 1f1b with
-stages that differ by less than a third, never above it otherwise. The bytes of a stage are those of
-its rank's predicted peak; where all micro-batches are in flight at once they may be less, and for
-interleaved schedules they are an estimate, so that every plan is checked by its prediction.
+The prices are computed by the functions that `traced.predict` calls, so that a partition's step
+time equals its prediction for one pipeline rank, and for 1f1b if stages differ by less than a
+third; otherwise it is a lower bound. The bytes of a stage are the predicted peak of its rank. They
+may be lower if all micro-batches are in flight at once, and are an estimate for interleaved
+schedules, so every plan is checked by its prediction.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from simulator.values.prediction import Prediction
 
 
 class SimulatorCosts:
-    """Prices of cells by the simulator; what cells share is priced once.
+    """Prices of cells by the simulator; values that cells share are computed once.
 
-    price   US dollars per device-hour;  seed  of the solver, as the plan names it
+    price   US dollars per device-hour;  seed  of the solver, as recorded in the plan
     """
 
     def __init__(self, model: PricedModel, *, price: Sourced | None = None, seed: int = 0) -> None:
@@ -52,7 +52,7 @@ class SimulatorCosts:
         self._known = Known()
 
     def over_ideals(self, lattice: BlockLattice) -> SimulatorCosts:
-        """The same prices, with problems over the ideals of a lattice instead of a chain's."""
+        """The same prices with the cuts of `lattice` (any order of blocks) instead of a chain's."""
         other = SimulatorCosts(self.model, price=self.price, seed=self.seed)
         other.times, other._lattice = self.times, lattice
         other.memory = CellMemory(self.model, lattice)
@@ -60,12 +60,13 @@ class SimulatorCosts:
         return other
 
     def missing_bytes(self, cell: Cell) -> float:
-        """Bytes that some device lacks in every plan of the cell; 0 or less where none must."""
+        """Lower bound on the memory shortfall of every plan of the cell; 0 or less if one may
+        fit."""
         return self.memory.missing_bytes(cell)
 
     def totals(self, cell: Cell) -> ChainTotals:
-        """What the bound of a cell needs; the fastest of the cluster's places for everything but
-        the busiest rank of devices of several types."""
+        """Input of the cell's lower bound: times at the cluster's fastest place. Only the busiest
+        rank is computed from all types of device."""
         graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         seconds, crossing_s, tail_s, any_tail_s = self._least(cell)
         times = seconds.min(axis=1)[self.times.chain(cell, 0).at]
@@ -75,14 +76,14 @@ class SimulatorCosts:
             busiest_s=self._busiest_s(cell, times, graph) + cell.degrees.vpp * beside,
             last_s=float(times[-1]) + beside,
             send_s=crossing_s,
-            # Blocks with branches may stand in another order, and another one first.
+            # Blocks with branches may be reordered, and another one may be first.
             tail_s=any_tail_s if graph.branches else tail_s + self._tails.ties_s(cell),
             any_tail_s=any_tail_s,
         )
 
     def _least(self, cell: Cell) -> tuple[Array, float, float, float]:
-        """Figures of a mesh that no place undercuts, whatever the schedule: seconds [K, S] per kind
-        of block and strategy, of one crossing there and back, of the tail of rank 0 and of any."""
+        """Lower bounds over all places and schedules of a mesh: seconds [K, S] per kind of block
+        and strategy, of one crossing forward and back, of the tail of rank 0 and of any rank."""
         degrees = cell.degrees
 
         def found() -> tuple[Array, float, float, float]:
@@ -91,13 +92,13 @@ class SimulatorCosts:
                 np.diagonal(held.count, offset=1)
                 for held in (self.memory.parameters(degrees.tp), self.memory.trained(degrees.tp))
             )
-            # No block has fewer trained parameters, nor fewer frozen ones beside them.
+            # No block has fewer trained parameters, or fewer frozen ones.
             fewest = float(trained.min())
             least = fewest + float((single - trained).min())
             crossing = 0.0
             if degrees.pp > 1:
                 size = least_crossing(self.model.graph(cell.micro_batch, degrees.tp))
-                # The last is the way back to rank 0, which only interleaved stages take.
+                # The last crossing leads back to rank 0; only interleaved stages use it.
                 crossing = 2 * min(
                     self.times.send_s(cell, s, size) for s in range(1, degrees.pp + 1)
                 )
@@ -112,11 +113,11 @@ class SimulatorCosts:
         return self._known.once(("least", *key), found)
 
     def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
-        """R of `planner.costs.bound`; `times` [n] of the blocks at the fastest place."""
+        """R of `planner.costs.bound`; `times` [n] of blocks at the fastest place."""
         degrees, kinds = cell.degrees, [ref.kind for ref in graph.chain]
         mixed = not self.model.cluster.homogeneous
         sharded = (degrees.dp, cell.zero_stage, cell.shares) if cell.zero_stage else (0, 0, 0)
-        # Interleaved stages are near even, so that every rank holds so many blocks at least.
+        # Interleaved stages are near even, so that every rank has at least this many blocks.
         even = mixed and schedule_kind(cell.schedule).is_interleaved
         fewest = degrees.vpp * (len(kinds) // degrees.num_stages) if even else 0
 
@@ -136,12 +137,13 @@ class SimulatorCosts:
         return self._known.once(("busiest", *key), found)
 
     def tails_of_blocks(self, cell: Cell) -> Array:
-        """[p, n] seconds that each block adds, at least, to a stage's after its last backward."""
+        """[p, n] minimum seconds that each block adds to its stage's time after the last
+        backward."""
         return np.asarray([self._tails.of_blocks(cell, rank) for rank in range(cell.degrees.pp)])
 
     def problem(self, cell: Cell) -> PartitionProblem:
-        """The cell's partition problem; where ranks hold several stages, or split the backward,
-        its slots are the virtual stages."""
+        """The cell's partition problem. Its slots are stages; virtual stages if ranks have several
+        or the backward is split."""
         degrees, stages = cell.degrees, range(cell.degrees.num_stages)
         graph = self.model.graph(cell.micro_batch, degrees.tp)
         lattice = self._lattice or prefixes(len(graph.chain))
@@ -157,8 +159,8 @@ class SimulatorCosts:
         sends = np.asarray(
             [[self.times.send_s(cell, s, size) for size in sizes.tolist()] for s in stages]
         )[:, where]
-        # A forward has fewer messages under way than the backwards of the steady moment
-        # (CellMemory.moments): at most `between` bytes in inner stages, `most` in the last.
+        # During a forward, fewer messages are in transit than during steady backwards
+        # (CellMemory.moments): at most `between` bytes less in inner stages, `most` in the last.
         early = self._receives_early(cell)
         most = float(over.max())
         between = most - least_crossing(graph) if early and degrees.pp > 1 else most
@@ -169,7 +171,7 @@ class SimulatorCosts:
         statics: tuple[Array, ...]
         loads: tuple[tuple[Load, ...], ...]
         if cell.needs_timeline:
-            # What ranks hold is asked for by SplitProblem, not by stage.
+            # SplitProblem has the memory of ranks; memory per stage is not used.
             statics = (np.zeros((lattice.count - 1, lattice.count)),)
             tails = statics * len(places)
             loads = tuple((Load(in_flight=k),) for k in kept)
@@ -238,7 +240,7 @@ class SimulatorCosts:
         return self.model.group(cell, 0).device.type == "cpu"
 
     def split(self, cell: Cell) -> SplitProblem:
-        """The problem of a cell whose step the timeline tells."""
+        """The problem of a cell whose step time is computed by the event timeline."""
         graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         ranks = self.places.distinct(cell)
         kinds = self.model.kinds(cell.micro_batch, cell.degrees.tp)
@@ -265,7 +267,7 @@ class SimulatorCosts:
             return self.times.slowest(cell, rank) * np.asarray(list(seconds))[kinds]
 
         def of_costs(figures: Iterable[Array]) -> tuple[Array, ...]:
-            """A figure [n] or [n, S] of each place, for each of `costs`."""
+            """One figure per place, [n] or [n, S], repeated for the four `costs` of a place."""
             return tuple(found for figure in figures for found in (figure,) * 4)
 
         chains = [self.times.chain(cell, rank) for rank in ranks]

@@ -29,7 +29,7 @@ from simulator.values.workload import Workload
 
 
 class Traced(Protocol):
-    """As profiles.model.tracing.traced.TracedModel is."""
+    """The interface of profiles.model.tracing.traced.TracedModel used here."""
 
     name: str
     content_hash: str
@@ -66,18 +66,19 @@ Blocks = tuple[tuple[BlockCost, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainCosts:
-    """Figures per distinct kind (K) and strategy (S), per micro-batch on one rank.
+    """Costs per micro-batch on one rank; K kinds of block, S strategies.
 
     at            [n] the kind of each block of the chain
-    blocks        [K][S] as the simulator prices them
-    forward_s     [K]; backward_s [K, S]; both with exposed tensor-parallel communication
-    kept_bytes    [K, S] inputs and what is saved;  input_bytes, output_bytes [K]
-    weight_bytes  [K, S] kept from I to W where the backward is split
+    blocks        [K][S] the simulator's prices
+    forward_s, backward_s    [K] and [K, S], with exposed tensor-parallel communication
+    kept_bytes    [K, S] inputs and tensors saved for the backward
+    input_bytes, output_bytes    [K]
+    weight_bytes  [K, S] kept from I to W if the backward is split
     forward_transient_bytes, backward_transient_bytes   [K, S]
-    opening_forward_bytes, opening_backward_bytes       [K, S] the same of a stage's first block
-    branched      of a graph with branches kept_bytes are a block's outputs and what it saved, and
-                  input_bytes are 0: what a block takes is kept by the block that made it, or came
-                  over the cut before the stage (simulator/memory/blocks.py, stage_bytes)
+    opening_forward_bytes, opening_backward_bytes       [K, S] transient bytes as a first block
+    branched      the graph has branches: kept_bytes are a block's outputs and saved tensors, and
+                  input_bytes are 0, because inputs are counted where they are made or received
+                  (simulator/memory/blocks.py, stage_bytes)
     """
 
     at: Index
@@ -96,24 +97,23 @@ class ChainCosts:
 
     @property
     def outputs_kept(self) -> Array:
-        """[K, 1] a block's outputs, where they are among kept_bytes. The peak of its forward minus
-        kept_bytes is negative if they are larger than the temporary tensors."""
+        """[K, 1] bytes of outputs that are part of kept_bytes; 0 without branches."""
         return self.output_bytes[:, None] * self.branched
 
     @property
     def first_bytes(self) -> Array:
-        """[K] bytes during the backward of a block that is the first of its stage, with the
-        strategy that needs the least."""
+        """[K] bytes during the backward of a stage's first block, with the strategy that needs
+        least."""
         whole = self.kept_bytes + self.opening_backward_bytes
         return np.asarray(whole.min(axis=1) - self.input_bytes)
 
     def block_costs(self, at: Index, *, last: bool, fewer_bytes: float = 0.0) -> BlockCosts:
         """Costs of blocks of the kinds `at` [n]. The last stage sends no output, so its forward
-        peak may count for more.
+        peak may be the higher one.
 
-        fewer_bytes   of messages under way during a forward than during a backward, at most
+        fewer_bytes   upper bound: messages in transit during a backward, less those in a forward
         """
-        leaving: float | Array = self.output_bytes[:, None]  # among what is kept
+        leaving: float | Array = self.output_bytes[:, None]  # part of kept_bytes
         if not self.branched:
             leaving = 0.0 if last else float(self.output_bytes[at[:-1]].min(initial=0.0))
         less = leaving + fewer_bytes
@@ -131,8 +131,8 @@ class ChainCosts:
 def chain_costs(
     at: Sequence[int], blocks: Blocks, *, opening: Blocks | None = None, branched: bool
 ) -> ChainCosts:
-    """The figures of kinds of block under each strategy; opening  as first blocks of stages, if
-    they need other memory there."""
+    """The costs of kinds of block under each strategy; `opening` are their costs as first blocks of
+    stages, if their memory differs there."""
 
     def table(figure: Callable[[BlockCost], float], rows: Blocks = blocks) -> Array:
         return np.asarray([[figure(cost) for cost in row] for row in rows], dtype=float)
@@ -171,7 +171,8 @@ def least_crossing(graph: ModelGraph) -> float:
 def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
     """[n] numbers that are equal for blocks with equal costs in every stage.
 
-    In a chain: the blocks' kinds; with branches: also the tensors that cross the cuts.
+    In a chain, these are the blocks' kinds; with branches, the tensors that cross the cuts count
+    too.
     """
     kinds = tuple(ref.kind for ref in graph.chain)
     if not graph.branches:
@@ -183,10 +184,10 @@ def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldParameters:
-    """Elements of the parameters of a stage between two cuts; tied ones count once.
+    """Number of parameter elements of a stage between two cuts; tied ones count once.
 
-    count  [m - 1, m]
-    own    per block the size of each parameter that no other block has
+    count  [m - 1, m] elements
+    own    per block: the size of each parameter that only this block has
     tied   (size, blocks) of each parameter that several blocks have
     """
 
@@ -203,7 +204,7 @@ class HeldParameters:
         return tuple(size for size, blocks in every if ends <= set(blocks))
 
     def ranged(self, per_parameter: Callable[[int], float]) -> Array:
-        """[m - 1, m]: sum over the held parameters of a figure of their size."""
+        """[m - 1, m]: sum of `per_parameter(size)` over the parameters of a stage."""
         figure = cache(per_parameter)
         total = self.lattice.before(np.asarray([sum(map(figure, sizes)) for sizes in self.own]))
         found = np.maximum(total[None, :] - total[:-1, None], 0.0)
@@ -213,8 +214,8 @@ class HeldParameters:
         return found
 
     def of(self, ranges: tuple[tuple[int, int], ...]) -> float:
-        """Elements of the parameters of a rank with these ranges of blocks; each of its stages has
-        a separate copy of shared ones."""
+        """Elements of a rank with these ranges of blocks; each stage has its own copy of tied
+        parameters."""
         return sum(float(self.count[i, j]) for i, j in ranges)
 
 
@@ -227,8 +228,8 @@ def held_in_ranges(
 ) -> HeldParameters:
     """The parameters of every stage, or only the trained ones.
 
-    shares   replicas over which they are sharded
-    lattice  the cuts, None for a chain
+    shares   number of replicas over which they are sharded
+    lattice  possible cuts; None for a chain
     """
     lattice = lattice or prefixes(len(graph.chain))
     kept = [
@@ -260,8 +261,8 @@ def held_in_ranges(
 def of_each(
     figure: Callable[..., float | tuple[float, ...]], first: Array, *others: Array
 ) -> Array:
-    """A figure, or several in a last axis, of what tables of one shape hold at each place; asked
-    once of what is equal."""
+    """`figure` applied element by element to tables of one shape; computed once for equal
+    arguments. If it returns a tuple, the result has one more axis."""
     columns = np.stack([first.ravel(), *(table.ravel() for table in others)], axis=1)
     distinct, where = np.unique(columns, axis=0, return_inverse=True)
     found = np.asarray([figure(*row) for row in distinct.tolist()])
@@ -270,10 +271,10 @@ def of_each(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedModel:
-    """The inputs of the costs of cells.
+    """Model, cluster and workload, from which the costs of cells are computed.
 
-    strategies     recompute kinds that a block may use
-    micro_batches  all that will be used, ascending
+    strategies     kinds of recomputation that a block may use
+    micro_batches  every size that will be used, ascending
     """
 
     traced: Traced
@@ -305,7 +306,7 @@ class PricedModel:
         return chain_costs(kinds, blocks, branched=bool(graph.branches))
 
     def least_bytes(self, micro_batch: int, tp: int) -> Array:
-        """[K] `first_bytes` of the chain, without its times."""
+        """[K] `first_bytes` of the chain, computed without times."""
         graph = self.graph(micro_batch, tp)
         return np.asarray(
             [
@@ -320,7 +321,7 @@ class PricedModel:
         )
 
     def group(self, cell: Cell, rank: int) -> DataGroup:
-        """The replicas of a pipeline rank of a cell."""
+        """The data-parallel replicas of a pipeline rank."""
         return DataGroup(
             degrees=cell.degrees,
             zero_stage=cell.zero_stage,

@@ -1,21 +1,21 @@
 """The partition problem of a cell whose step time needs the timeline: interleaved stages, stages in
 a V, or a split backward.
 
-A chain of blocks is cut into p x v contiguous stages, with one strategy per block; virtual stage s
-is on the rank that the schedule names: s itself with one stage per rank, s mod p with several in
-turn, or there and back again with two (a V). Interleaved stages hold n blocks or n + 1, n being the
-blocks per stage rounded down. The objective is the end of the event timeline with each rank's tail
-(schedules/timeline.py), under each rank's memory, action by action (simulator/memory/blocks.py):
+A chain of blocks is cut into p x v contiguous stages, with one strategy per block. The schedule
+assigns virtual stages to ranks: stage s to rank s mod p, or, in a V with two stages per rank,
+forward over the ranks and back. Interleaved stages have n or n + 1 blocks, where n is the number of
+blocks per stage, rounded down. The objective is the end of the event timeline including each rank's
+tail (schedules/timeline.py). The constraint is each rank's memory during every action
+(simulator/memory/blocks.py):
 
-    F    what is kept + the stage's own micro-batch, with the rise of its forward
-    B, I   what is kept, with the rise of its backward, in which what W needs of one block after the
-         other is set aside; at a stage's first of them its gradients come while the last of its
-         blocks runs
-    W    what is kept
-    end  parameters, optimizer states and gradients
+    F      kept bytes + the stage's own micro-batch + transient bytes of its forward
+    B, I   kept bytes + transient bytes of its backward, including what W will need of finished
+           blocks; a stage's first B or I also allocates its gradients while its last block runs
+    W      kept bytes
+    end    parameters, optimizer states and gradients
 
-with the messages that are under way. Ranks run their actions in order whatever these take, so that
-memory needs no timeline (simulator/memory/moments.py).
+Messages in transit are added. Ranks run their actions in a fixed order, so memory does not depend
+on their times (simulator/memory/moments.py).
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitProblem:
-    """A chain for the ranks of a schedule; n blocks, S strategies.
+    """The partition of a chain over the ranks of a schedule; n blocks, S strategies.
 
-    chain      the blocks, as for any schedule; its slots are the virtual stages, each with the
-               costs and the capacity of its rank. Its static_bytes, tails and loads are not read
-    schedule   the actions; stages in turn, or a V with two
-    states     (fixed, gradient) bytes of a rank that holds these ranges of blocks: what stays all
-               step long, and what comes in equal shares with each stage's first backward
-    exchange   bytes that come and go behind its last backward
+    chain      the blocks, as for other schedules. Its slots are the virtual stages, with the costs
+               and capacity of their rank; its static_bytes, tails and loads are not used
+    schedule   the actions of round-robin stages, or of a V with two stages per rank
+    states     (fixed, gradient) bytes of a rank with these ranges of blocks; the gradients are
+               allocated in equal parts, one with each stage's first backward
+    exchange   temporary bytes after a rank's last backward
     tail_s     seconds of a rank with these ranges after its last backward
     early      receives are posted early (simulator/memory/moments.py, rank_moments)
     over_bytes   [n + 1] per micro-batch over each cut; 0 at both ends
-    outputs_counted   what a block hands on is among its saved_bytes, and not in the chain's edges
+    outputs_counted   a block's outputs are in its saved_bytes, not in the chain's edges
 
-    of each of the chain's costs:
-    weight_s   [n] seconds of W; B is I + W, and I is what the strategy's backward takes beside W
+    One entry for each of the chain's costs:
+    weight_s   [n] seconds of W; I takes the rest of the strategy's backward
     weight_bytes   [n, S] kept from I to W
     forward_transient_bytes, backward_transient_bytes   [n, S] highest bytes while a block runs,
-               beyond what is saved of its stage up to and including it
-    opening_forward_bytes, opening_backward_bytes   [n, S] the same of a stage's first block
+                                                        above the saved bytes of its stage up to and
+                                                        including this block
+    opening_forward_bytes, opening_backward_bytes   [n, S] the same for a stage's first block
     """
 
     chain: PartitionProblem
@@ -152,10 +153,11 @@ Counts = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitMoments:
-    """The different moments of a rank of v stages (simulator/memory/moments.py), as arrays.
+    """The distinct moments of a rank of v stages, as arrays (simulator/memory/moments.py).
 
     whole, half, arriving, returning, leaving   [moments, v]
-    turn, first, begun   [moments];  backward  True for B and I;  weights  for W
+    turn, first, begun   [moments]
+    backward, weights    [moments] 1 during B or I, and during W
     """
 
     whole: Counts
@@ -180,7 +182,7 @@ def split_moments(
     *,
     early: bool = False,
 ) -> SplitMoments:
-    """The different moments of a rank of the schedule `name`."""
+    """The distinct moments of a rank of the schedule `name`."""
     schedule = build_schedule(
         name,
         num_ranks=num_ranks,
@@ -205,12 +207,12 @@ def _counts(figure: Sequence[object]) -> Counts:
 
 
 class RankBytes:
-    """Memory of a rank with these ranges of blocks; parts that do not depend on strategies are
+    """Memory of a rank with these ranges of blocks; values that do not depend on strategies are
     computed once.
 
-    ranges  of each of the rank's stages, in order
+    ranges  one per stage of the rank, in order
 
-    The moments are those at the top of planner/costs/split_problem.py.
+    The moments are listed at the top of planner/costs/split_problem.py.
     """
 
     def __init__(self, problem: SplitProblem, rank: int, ranges: Ranges) -> None:
@@ -226,7 +228,7 @@ class RankBytes:
         places = [(chain.slots[s].costs, i, j) for s, (i, j) in zip(stages, ranges, strict=True)]
 
         def gathered(tables: Sequence[Array], opening: Sequence[Array] | None = None) -> Array:
-            """[blocks of the rank, S]; opening  tables for the first block of each stage"""
+            """[blocks of the rank, S]; `opening` replaces `tables` for each stage's first block."""
             first = opening or tables
             rows = [(first[index][i : i + 1], tables[index][i + 1 : j]) for index, i, j in places]
             return np.concatenate([table for pair in rows for table in pair])
@@ -236,11 +238,11 @@ class RankBytes:
         self._forward = gathered(problem.forward_transient_bytes, problem.opening_forward_bytes)
         self._backward = gathered(problem.backward_transient_bytes, problem.opening_backward_bytes)
         self._edge = np.asarray([chain.edge_bytes[i, j] for i, j in ranges])
-        # Received and sent per micro-batch; what is sent is there only behind a stage's blocks,
-        # where it is counted in the chain's edges.
+        # Received and sent per micro-batch. Sent bytes exist only after the stage's blocks have
+        # run, and are counted in the chain's edges.
         received, sent = problem.over_bytes[np.asarray(ranges)].T
         self._late = sent * (not problem.outputs_counted)
-        # What the earlier stage of the same rank hands on is counted there.
+        # Outputs of an earlier stage on the same rank are counted with that stage.
         rank_of = schedule.stage_to_rank
         remote = np.asarray([s == 0 or rank_of[s - 1] != rank for s in stages])
         self._edge -= received * ~remote
@@ -254,16 +256,16 @@ class RankBytes:
         self._at_end = gradients + problem.exchange(ranges) + float(received[remote].sum())
 
     def peak(self, strategies: tuple[int, ...] | Counts) -> float:
-        """The most bytes at any moment; strategies [blocks of the rank], stage by stage."""
+        """Highest bytes of all moments; strategies [blocks of the rank], stage by stage."""
         at = (self._rows, np.asarray(strategies))
         saved, weights = self._saved[at], self._weights[at]
         forward, backward = self._forward[at], self._backward[at]
         known, firsts = self._known, self._firsts
         kept, half = np.add.reduceat(saved, firsts), np.add.reduceat(weights, firsts)
-        # Of each block, what the blocks behind it in its stage keep.
+        # For each block: the bytes kept by later blocks of its stage.
         behind = np.cumsum(kept)[self._stage_of] - np.cumsum(saved)
         aside = np.cumsum(half)[self._stage_of] - np.cumsum(weights)
-        # The edge is what is handed on, less an input that lies in a buffer of its own.
+        # The edge: the stage's outputs, less an input that has its own buffer.
         whole = kept + self._edge
         ahead = np.maximum.reduceat(forward - behind, firsts) - self._late
         back = np.maximum.reduceat(backward - behind + aside, firsts)

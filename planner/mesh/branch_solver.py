@@ -1,13 +1,14 @@
 """Solves the cells of a model with branches, including the order of the blocks.
 
 1f1b, gpipe   the exact dynamic program over ideals (planner/chain)
-others        the chain's search on the traced order and on the order that the dynamic program cuts
-              into as many stages, with the cell's own bound, which holds for every order; with at
-              most MOST_ORDERS orders, on each of them, with the least of their bounds
+others        the search for chains, on the traced order and on the order that the dynamic program
+              finds for as many stages; the bound is the cell's own, which holds for every order.
+              With at most MOST_ORDERS orders, the search runs on each of them, and the bound is the
+              lowest of theirs
 
 Models with more than MOST_IDEALS ideals are cut along those of a window (planner/chain/ideals.py);
-their bound is the linear program's (planner/chain/relaxed_bound.py). If no other order is
-predicted to be faster, the plan keeps the traced order.
+their bound is the linear program's (planner/chain/relaxed_bound.py). If no other order is predicted
+to be faster, the plan keeps the traced order.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from simulator.values.plan import Plan, Stage
 # with 700 ideals; the search takes 84 s with 350 and 73 s with 200, for steps of 1.42 s and 1.10 s.
 # Two towers of 12 blocks have 169.
 MOST_IDEALS = 200
-MOST_ORDERS = 16  # above so many not every order is searched
-_BETTER = 1e-9  # relative; another order is taken only where it is faster
+MOST_ORDERS = 16  # with more orders, only two are searched
+_BETTER = 1e-9  # relative; another order must be faster by more than this
 
 
 def cell_solver(costs: SimulatorCosts, *, solver: str, seed: int) -> CellSolver:
@@ -85,14 +86,13 @@ class BranchSolver(CellSolver):
             made = self._as_run(solved)
             if made is not None and made.step_time_s < best.step_time_s * (1 - _BETTER):
                 best = made
-        if every:  # a bound for every order holds
+        if every:  # the bounds of all orders
             bound = max(bound, min(proved))
         return replace(best, bound_s=min(bound, best.step_time_s))
 
     def _cut_into_stages(self, cell: Cell) -> list[tuple[int, ...]]:
-        """The block order of the dynamic program's plan with this number of stages, if any. Shared
-        by cells that differ in ZeRO or schedule, as the start of their search: finding it takes
-        seconds."""
+        """The block order of the dynamic program's plan for this number of stages; empty if none.
+        Cached for cells that differ only in ZeRO stage or schedule, because it takes seconds."""
         degrees = cell.degrees
         key = (degrees.num_stages, degrees.tp, cell.micro_batch)
         if key not in self._cut:
@@ -102,7 +102,7 @@ class BranchSolver(CellSolver):
         return self._cut[key]
 
     def _relaxed(self, cell: Cell) -> float:
-        """Lower bound in seconds on every assignment of blocks to stages."""
+        """Lower bound in seconds on the step time, for every assignment of blocks to stages."""
         costs = self.costs
         totals = costs.totals(cell)
         return relaxed_bound(

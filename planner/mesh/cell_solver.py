@@ -20,8 +20,8 @@ from simulator.values.plan import Plan
 from simulator.values.prediction import Prediction
 
 SOLVERS = ("auto", "dp", "ilp")
-_CLOSED = 1e-4  # relative; closed forms this near their timeline are not searched any more
-_ATTEMPTS = 4  # times a plan is made again under less memory where the prediction needs more
+_CLOSED = 1e-4  # relative; a closed form this near to its timeline is not searched again
+_ATTEMPTS = 4  # times a problem is solved again with less memory, if the prediction needs more
 
 Problem = TypeVar("Problem", PartitionProblem, SplitProblem)
 
@@ -61,8 +61,8 @@ class CellSolver:
         problem = self.costs.split(cell)
         if cell.splits_backward:
             return problem
-        # F and B apart take no more than they do whatever the strategies: gathering sharded
-        # parameters counts for half of each. A whole B sets nothing aside for a W.
+        # Separate F and B take no more time for any strategies: gathering sharded parameters counts
+        # for half of each. A whole B keeps nothing for a W.
         whole = replace(cell, schedule="gpipe", degrees=replace(cell.degrees, vpp=1))
         halved = self.costs.problem(whole).costs
         return replace(
@@ -81,7 +81,7 @@ class CellSolver:
         closed = solved.step_time_s <= solved.bound_s * (1 + _CLOSED)
         if solved.plan is None or closed or cell.degrees.pp == 1 or self.solver == "ilp":
             return solved
-        # The closed form is below the timeline where stages differ much.
+        # The closed form is below the timeline if the stages' times differ much.
         limit = min(below, solved.step_time_s)
         other = self._refine_by_timeline(cell, limit, solved.bound_s, known=solved.plan)
         if other.step_time_s < solved.step_time_s:
@@ -113,9 +113,9 @@ class CellSolver:
         problem: Problem,
         solve: Callable[[Problem, bool], tuple[Partition | None, float]],
     ) -> Refinement:
-        """The plan that `solve` finds, with the bound of the first problem, which has all the
-        memory. As long as the prediction exceeds the memory, the problem is solved again with less.
-        """
+        """Solve the problem, and predict the plan. While the prediction exceeds the memory,
+        solve again with less memory. The bound is that of the first solution, which may use all
+        memory."""
         bound = np.inf
         for attempt in range(_ATTEMPTS):
             found, proved = solve(problem, attempt == 0)
@@ -147,7 +147,7 @@ class CellSolver:
             answer = solve_integer(problem, seed=self.seed)
             found = answer.partition
             if found is None and answer.status != "infeasible":
-                found = partition(problem)  # too large: its plan, and the programme's bound
+                found = partition(problem)  # too large: its plan, the program's bound
             return found, max(lower, answer.bound_s)
         best = partition(problem, below=below)
         return best, best.step_time_s if best is not None else below

@@ -1,12 +1,12 @@
-"""Plans of cells whose step time needs the event timeline: schedules that split the backward,
-stages in turn or in a V, and stages too unequal for the closed form of 1F1B.
+"""Plans of cells whose step time needs the event timeline: schedules with a split backward,
+round-robin stages or a V, and 1F1B with stages too unequal for its closed form.
 
 Local search: starting from even stages, blocks are moved between stages as long as the timeline
 gets shorter, beginning with moves that relieve the busiest rank most. Each rank uses the fastest
-strategies that fit: changes of a block's strategy are made in the order of bytes freed per second
-(Dantzig's rule for the knapsack) until the rank fits, and unnecessary ones are undone. Time and
-memory of the plan are exact. If there are few splits into stages, each is timed with every block at
-its fastest, which gives a lower bound.
+strategies that fit: a block's strategy is changed in the order of bytes freed per second (Dantzig's
+rule for the knapsack) until the rank fits, and unnecessary changes are undone. Time and memory of
+the plan are exact. If there are few splits into stages, each is timed with every block at its
+fastest, which gives a lower bound.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ACTIONS = 600_000  # in the timelines of a search; some 3 million take a second
 _PROOF_ACTIONS = 600_000  # in the timelines of a proof: 0.2 s
 _BETTER = 1e-9  # relative; sums taken in another order differ by a few ulp
 _FEW = 200  # number of splits up to which all are tried if nothing else fits
-_TAKEN_BACK = 10  # changes of strategy that are tried again without
+_TAKEN_BACK = 10  # changes of strategy for which undoing is tried
 
 Cuts = tuple[int, ...]
 """The first block of each stage, and the number of blocks."""
@@ -47,8 +47,8 @@ _Change = tuple[int, float, int]
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """Strategies of the stages of one rank or of all: seconds per micro-batch of the busiest rank,
-    whether they fit, and whether every block runs at its fastest."""
+    """Strategies of the stages of one rank or of all ranks, with the seconds per micro-batch of the
+    busiest rank; whether they fit, and whether every block is at its fastest."""
 
     strategies: Strategies
     busy_s: float
@@ -69,13 +69,13 @@ class TimelineSearch:
         self._is_near_even = schedule_kind(schedule.name).is_interleaved
         owner = np.asarray(schedule.stage_to_rank)
         self._is_owner = (owner[:, None] == np.arange(problem.num_ranks)).astype(float)
-        # [costs, n + 1] seconds before each block at its fastest.
+        # [costs, n + 1] seconds before each block with every block at its fastest.
         self._before = np.asarray(
             [chain.lattice.before(c.forward_s + c.backward_s.min(axis=1)) for c in chain.costs]
         )
         self._costs_of = np.asarray([slot.costs for slot in chain.slots])
         self._beside = np.asarray([slot.outside_blocks_s for slot in chain.slots])
-        # Of each costs, the strategy at which each block is fastest; of each rank, its stages.
+        # For each of the costs: each block's fastest strategy. For each rank: its stages.
         self._quickest = [tuple(c.backward_s.argmin(axis=1).tolist()) for c in chain.costs]
         self._stages = [schedule.stages_of(rank) for rank in range(problem.num_ranks)]
 
@@ -92,8 +92,8 @@ class TimelineSearch:
         return None if best is None else self._shortened(best)
 
     def proved(self, below: float) -> tuple[float, Partition | None]:
-        """A lower bound in seconds on the cell's plans, at most `below`, with the plan that reaches
-        it if it fits with every block at its fastest; 0 if there are too many splits.
+        """A lower bound in seconds on the cell's plans, at most `below`, and the plan that attains
+        it if that plan fits; 0 if there are too many splits into stages.
 
         Longer actions make a timeline longer, so no choice of strategies is faster than every block
         at its fastest.
@@ -130,7 +130,7 @@ class TimelineSearch:
         return best
 
     def _shorter(self, cuts: Cuts, below: float) -> Partition | None:
-        """The plan with these stages if it fits and takes less."""
+        """The plan with these stages if it fits and takes less than `below` seconds."""
         filled = self._filled(cuts)
         if not filled.fits or filled.busy_s * self._micro >= below:
             return None
@@ -162,8 +162,8 @@ class TimelineSearch:
             yield tuple(least * s + sum(stage < s for stage in larger) for s in range(stages + 1))
 
     def _moved(self, cuts: Cuts) -> tuple[Index, Array]:
-        """[moves, stages + 1] cuts after moving a block to another stage, in the order of the work
-        of the busiest rank, which is returned too."""
+        """[moves, stages + 1] cuts after moving a block to another stage, sorted by the work of the
+        busiest rank, and that work."""
         most = -(-self.chain.num_blocks // self.chain.num_stages)
         size = np.diff(cuts)
         gives = (size > 1) & ((size == most) | (not self._is_near_even))
@@ -184,8 +184,8 @@ class TimelineSearch:
         return np.asarray((stage_s @ self._is_owner).max(axis=1, initial=0.0) * self._micro)
 
     def _shortened(self, best: Partition) -> Partition:
-        """The plan after moving blocks until no move shortens the timeline or no actions are
-        left."""
+        """The plan after moving blocks until no move shortens the timeline or the limit on timeline
+        actions is reached."""
         while True:
             moves, works = self._moved((*best.starts, self.chain.num_blocks))
             for cuts, busiest_s in zip(moves.tolist(), works, strict=True):
@@ -273,8 +273,8 @@ class TimelineSearch:
     def _changes(
         self, rank: int, where: list[tuple[int, int]], fastest: list[int]
     ) -> list[_Change]:
-        """Strategy changes that free memory, by bytes freed per second; each change of a block
-        frees more than its earlier ones."""
+        """Strategy changes that free memory, sorted by bytes freed per second; each change of a
+        block frees more than its earlier ones."""
         problem = self.problem
         schedule, chain = problem.schedule, self.chain
         stages = self._stages[rank]
@@ -304,7 +304,7 @@ class TimelineSearch:
 
 
 def timeline_step_s(problem: SplitProblem, found: Partition) -> float:
-    """Seconds of a step by the event timeline: the last rank's end with its tail."""
+    """Step time in seconds by the event timeline: the end of the last rank, including its tail."""
     timeline = simulate(problem.schedule, split_durations(problem, found.starts, found.strategies))
     tails = split_tails(problem, found.starts)
     return max(timeline.rank_end_s(rank) + tail_s for rank, tail_s in enumerate(tails))
