@@ -31,17 +31,17 @@ from simulator.values.prediction import MemorySample, RankMemory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageBytes:
-    """Memory of a micro-batch on the rank of a virtual stage.
+    """Memory of one micro-batch in a virtual stage, on its rank.
 
-    kept_bytes            from the forward to the backward of a micro-batch
+    kept_bytes            from the forward to the backward of the micro-batch
     forward_peak_bytes, backward_peak_bytes  highest bytes while the micro-batch runs, in addition
-                                             to the other micro-batches and to messages
-    received_bytes, sent_bytes  of activations over its cuts, per micro-batch; the gradients in the
-                                other direction are as large
+                                             to other micro-batches and messages
+    received_bytes, sent_bytes  activations received and sent over its cuts; gradients in the other
+                                direction have the same size
     first_transient_bytes  during the backward of its first block, which runs last
-    weight_bytes          from the I to the W of a micro-batch, if the backward is split
-    gradient_bytes        gradients of its outputs, beyond those that its blocks count; they are
-                          counted while any action of the rank runs
+    weight_bytes          from the I to the W of the micro-batch, if the backward is split
+    gradient_bytes        gradients of its outputs that its blocks do not count; they are counted
+                          while any action of the rank runs
     """
 
     kept_bytes: float
@@ -66,19 +66,19 @@ def stage_bytes(
     """The memory of a stage from its blocks, in the order in which they run.
 
     received, sent    bytes over the cuts before and after the stage
-    passed_on         whether the earlier stage is on the same rank: its output is the input of this
-                      stage, one tensor, and counts as the earlier stage's
+    passed_on         whether the earlier stage is on the same rank: its output, which is the input
+                      of this stage, is then counted there only
     branched          for a graph with branches: a tensor between blocks exists to the end of the
                       micro-batch's backward, once for all blocks that use it and all stages that
                       pass it on. In a chain, a block's output is freed when the next block's
                       backward ends
-    splits_backward   an I saves the inputs of W block by block, from the last to the first; those
-                      of the later blocks exist during a block's backward, and the block's from
-                      its end on. A whole B of such a schedule counts as an I
+    splits_backward   an I saves the inputs of W block by block, from the last to the first. During
+                      a block's backward, the inputs saved by later blocks exist; its own are added
+                      at its end. An unsplit B of such a schedule counts as an I
 
-    The gradients of the stage's outputs exist to the end of its backward. In a chain the one
-    gradient counts for the last block alone, which usually needs most. With branches they also
-    belong to earlier blocks: they count all step long.
+    The gradients of the stage's outputs exist to the end of its backward. In a chain, the single
+    gradient is counted for the last block only, which usually needs most. With branches, earlier
+    blocks have gradients too, so they are counted for the whole step.
     """
     outputs = [block.output_bytes for block in blocks]
     if not branched:
@@ -138,15 +138,15 @@ def rank_memory(
 ) -> RankMemory:
     """Peak and timeline of a pipeline rank's memory over the step.
 
-    given_bytes     of the inputs and targets of all micro-batches; they count as activations
+    given_bytes     inputs and targets of all micro-batches; they count as activations
     exchange_bytes  allocated and freed during the exchange of gradients
     host_bytes      in host memory
     early           receives are posted early (simulator/memory/moments.py, rank_moments)
 
     Gradients are freed after the optimizer step, so a stage's gradients exist from its first
-    backward. Which micro-batches are kept and which messages are under way while an action runs:
-    simulator/memory/moments.py. With a split backward, a micro-batch keeps `weight_bytes` from its
-    I to its W, which needs no more.
+    backward on. simulator/memory/moments.py lists the micro-batches kept and the messages in
+    transit during each action. With a split backward, a micro-batch keeps `weight_bytes` from its I
+    to its W; W needs no additional memory.
     """
     level = static.parameters + static.optimizer + given_bytes
     share = static.gradients / max(1, len(stages))
@@ -190,10 +190,10 @@ def rank_memory(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Need:
-    """Bytes of a rank that change from action to action, while one of them runs.
+    """Bytes of a rank during one action, without those that never change.
 
     kept      of micro-batches, including the one of the action
-    messages  under way
+    messages  in transit
     rise      highest bytes in addition to the other fields
     left      bytes after the action
     """
@@ -210,7 +210,7 @@ class _Need:
 
 
 def _need(moment: Moment, stages: Sequence[StageBytes], share: float) -> _Need:
-    """The bytes of a moment; share  gradients of each stage."""
+    """The bytes at a moment; `share` are the gradient bytes of each stage."""
     running = stages[moment.turn]
     kept = messages = 0.0
     for at, stage in enumerate(stages):
@@ -226,7 +226,7 @@ def _need(moment: Moment, stages: Sequence[StageBytes], share: float) -> _Need:
         whole = moment.kind is ActionKind.BACKWARD
         freed = running.kept_bytes - (0.0 if whole else running.weight_bytes)
         rise = max(0.0, running.backward_peak_bytes - running.kept_bytes)
-        # Gradients come into being block by block while activations go.
+        # Gradients are allocated block by block while activations are freed.
         opening = share + running.first_transient_bytes - running.kept_bytes
         if moment.first and opening > rise:
             gradients, rise = gradients + share, opening - share

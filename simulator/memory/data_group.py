@@ -20,8 +20,8 @@ from simulator.values.workload import Workload
 class Sharing:
     """How data-parallel ranks share states.
 
-    pipelined  under a pipeline schedule, which sums gradients once per step, and but for ZeRO 3
-               gathers parameters once (executor_states.gathers_per_micro_batch)
+    pipelined  under a pipeline schedule: gradients are summed once per step, and parameters are
+               gathered once per step except under ZeRO 3 (executor_states.gathers_per_micro_batch)
     offloaded  shards of parameters, gradients and optimizer states are in host memory
     """
 
@@ -40,7 +40,7 @@ class Sharing:
 
     @property
     def sharded(self) -> bool:
-        """Whether parameters are stored in shards: from ZeRO 1 on."""
+        """Whether parameters are stored in shards: with ZeRO 1 and above."""
         return self.zero_stage >= 1 and self.degrees.dp > 1
 
     @property
@@ -56,8 +56,8 @@ class Sharing:
 
     @property
     def once_per_step(self) -> bool:
-        """Whether gradients are summed in shards once per step, and parameters gathered where no
-        micro-batch gathers them."""
+        """Whether gradients are reduced to shards only once per step. Parameters are then gathered
+        once per step too, unless every micro-batch gathers them."""
         return self.sharded and (self.pipelined or self.zero_stage == 1)
 
 
@@ -65,7 +65,7 @@ class Sharing:
 class DataGroup(Sharing):
     """Data-parallel ranks with equal blocks.
 
-    devices  their numbers in the cluster, those of a group of hybrid sharding next to each other
+    devices  their numbers in the cluster; devices of one hybrid-sharding group are consecutive
     """
 
     devices: tuple[int, ...]
@@ -87,8 +87,9 @@ class DataGroup(Sharing):
         return self.devices[:: self.degrees.shard_replicas]
 
     def gradient_sum(self, size_bytes: float) -> list[tuple[str, float, tuple[int, ...], int]]:
-        """(operation, bytes, devices, groups that communicate at the same time) of the messages
-        that sum sharded gradients of this size: within a group, then its shards across groups."""
+        """(operation, bytes, devices, groups that communicate at the same time) of each message
+        that sums sharded gradients of this size: first within a group, then shards across
+        groups."""
         tp, shards = self.degrees.tp, self.degrees.shard_replicas
         found = [("reduce_scatter", size_bytes, self.shard_devices, tp)]
         if self.degrees.dp_replicate > 1:

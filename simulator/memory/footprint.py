@@ -1,8 +1,8 @@
 """`footprint`: the memory of a layout (a `TrainingRun`), part by part.
 
-A rank's peak is its lasting memory, the activations of the micro-batches in flight, and the tensors
-of the fullest moment of the step. Three numbers follow from it: bytes allocated by the framework,
-bytes reserved by its allocator, and bytes that the device must have.
+A rank's peak is the sum of its lasting memory, the activations of the micro-batches in flight, and
+the tensors of the step's fullest moment. Three numbers follow from it: bytes allocated by the
+framework, bytes reserved by its allocator, and bytes that the device must have.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class KeptLayers:
 class PeakDetails:
     """The parts of a pipeline rank's peak.
 
-    here                 facts that its tensors depend on
-    kept                 activations kept by its layers per micro-batch
-    in_flight            number of such micro-batches at once
-    moment               the fullest moment
+    here                 the rank's properties on which tensor sizes depend
+    kept                 layers with their kept activations, per micro-batch
+    in_flight            number of micro-batches kept at once
+    moment               name of the fullest moment
     working_set_bytes    temporary tensors while one layer computes: the moment's and the layer's
-    lingering_bytes      blocks that wait for a collective's stream, if the device has room
+    lingering_bytes      freed blocks that wait for a collective's stream, as far as the device has
+                         room
     """
 
     here: RankFacts
@@ -56,12 +57,12 @@ class PeakDetails:
 class Footprint:
     """The peaks of a run, in bytes.
 
-    ranks            one per pipeline rank, by number, and the details of each
+    ranks, details   one per pipeline rank, in order
     allocated_bytes  of the fullest rank, as torch.cuda.max_memory_allocated counts
     reserved_bytes   as torch.cuda.max_memory_reserved counts, if there is room
-    needed_bytes     needed for the run not to fail
-    shown_bytes      reported by the framework, for the rank `shown_rank`; another kind of peak if
-                     the run asks for it
+    needed_bytes     device memory below which the run fails
+    shown_bytes      reported by the framework for the rank `shown_rank`; another kind of peak if
+                     the run requests it
     refused          why the framework would not run this layout, "" if it would
     """
 
@@ -100,11 +101,11 @@ def footprint(run: TrainingRun) -> Footprint:
     counted = [counter.rank(rank) for rank in range(run.degrees.pp)]
     ranks = tuple(rank for rank, _ in counted)
     needed = max(rank.limiting_bytes for rank in ranks)
-    # What is outside torch takes room from cached blocks.
+    # Memory used outside of torch leaves less room for cached blocks.
     held = max(rank.held_bytes for rank in ranks) + memory.device_extra_gib.value * GIB
     on_device = min(held, max(device.usable_bytes, needed)) + device.reserved_bytes.value
     kind = run.memory_kind or memory.shows
-    # The device's memory is the fullest rank's, whichever prints it.
+    # The capacity is that of the fullest rank's device, whichever rank reports.
     printing = ranks[:1] if memory.peak_rank == "first" and kind != "device" else ranks
     if kind == "allocated":
         shown = max(printing, key=lambda rank: rank.peak_bytes)
@@ -132,7 +133,7 @@ def rank_footprint(run: TrainingRun, rank: int) -> RankMemory:
 class _Counter:
     """Counts the memory of the ranks of one run.
 
-    layer, plain  of a layer under the run's recompute kind, and of one that is not recomputed
+    layer, plain  bytes of a layer under the run's recompute kind, and without recomputation
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -155,7 +156,7 @@ class _Counter:
         )
         always = tensors.total(memory.always, here)
         kept = self._kept_layers(mine)
-        # Chunks of a rank are alike; in flight are whole chunks of a micro-batch.
+        # The virtual stages of a rank are alike: whole stages of a micro-batch are in flight.
         in_flight = self.in_flight[rank] / len(mine)
         activations = self._on_device(sum(k.count * k.bytes_each for k in kept) * in_flight)
         rerun = max(
@@ -170,14 +171,14 @@ class _Counter:
             elif moment.where == "layer" and any(share.num_layers for share in mine):
                 moments.append((moment.name, activations, extra + rerun + widened_bytes(run)))
             elif moment.where == "head" and any(share.has_head for share in mine):
-                # Every further token that is predicted has logits and a loss of its own.
+                # Multi-token prediction: each further token has its own logits and loss.
                 moments.append((moment.name, activations, extra * (1 + run.model.predicted_ahead)))
             elif moment.where == "embedding" and any(share.has_embedding for share in mine):
                 moments.append((moment.name, activations, extra))
         name, held, extra = max(moments, key=lambda item: item[1] + item[2])
         lasting, passing = static.total + always, held + extra
-        # Micro-batches that wait fill blocks of equal sizes again and again. Blocks are left over
-        # from tensors that come and go while one layer computes.
+        # Kept micro-batches refill blocks of equal sizes. Unused blocks remain from temporary
+        # tensors while one layer computes.
         working_set = extra + (max((k.bytes_each for k in kept), default=0.0) if held else 0.0)
         reserved = lasting + passing + working_set * memory.cached_over_working_set.value
         layers_in_flight = sum(share.num_layers for share in mine) * in_flight
@@ -185,7 +186,7 @@ class _Counter:
             tensors.bytes_of(tensor.one(), here) * min(tensor.most, tensor.each * layers_in_flight)
             for tensor in memory.lingering
         )
-        # Without room for them the allocator waits for the device and takes them back.
+        # Without room for them, the allocator waits for the device and reuses them.
         lingering = min(waiting, max(0.0, self.device.usable_bytes - reserved))
         found = RankMemory(
             rank=rank,
@@ -198,7 +199,7 @@ class _Counter:
             capacity_bytes=self.device.usable_bytes,
             peak_time_s=0.0,
             reserved_bytes=reserved + lingering,
-            # They come back in pieces between kept tensors: the runs that failed needed room for
+            # Reused blocks are scattered between kept tensors: the runs that failed needed room for
             # both.
             required_bytes=lasting + passing * memory.needed_over_allocated.value + waiting,
             host_bytes=host_bytes(run, self.framework, sum(share.num_layers for share in mine)),
@@ -237,9 +238,9 @@ class _Counter:
         )
 
     def _on_device(self, kept: float) -> float:
-        """Kept activations that are not in host memory. The computing layer needs its own on the
-        device, and those of the next layer are being copied: two buffers (Transformer Engine,
-        pytorch/cpu_offload.py, AsyncDoubleBufferGroupOffloadHandler)."""
+        """Bytes of kept activations on the device. If some are offloaded, the device still has
+        those of the computing layer and those being copied for the next: two buffers (Transformer
+        Engine, pytorch/cpu_offload.py, AsyncDoubleBufferGroupOffloadHandler)."""
         share = self.run.activation_offload
         away = share * kept
         largest = max(max(layer.dense, layer.expert) for layer in (self.layer, self.plain))
@@ -247,7 +248,8 @@ class _Counter:
 
 
 def _refusal(run: TrainingRun, memory: FrameworkMemory, shares: tuple[StageShare, ...]) -> str:
-    """nanotron builds no empty stage and its 1F1B engine asserts p - 1 micro-batches
+    """Why the framework would not run the layout, or "". nanotron builds no empty stage, and its
+    1F1B engine asserts at least p - 1 micro-batches
     (src/nanotron/parallel/pipeline_parallel/engine.py, OneForwardOneBackwardPipelineEngine)."""
     empty = sum(share.is_empty for share in shares)
     pp = run.degrees.pp

@@ -22,9 +22,9 @@ GRADIENT_BUCKET_BYTES = 25 * 2**20
 
 
 def dealt_elements(spec: TensorSpec, shares: int) -> int:
-    """Elements of a parameter on all of `shares` replicas, if FSDP2 shards its rows: as many on
-    each as on the first, with zeros for missing rows. A single number is not sharded
-    (executor/parallelize.py, `kept_whole`)."""
+    """Elements of a parameter on all of `shares` replicas if FSDP2 shards its rows: every shard has
+    the size of the first, padded with zeros. A scalar is not sharded (executor/parallelize.py,
+    `kept_whole`)."""
     if not spec.shape or not spec.num_elements:
         return spec.num_elements
     rows = spec.shape[0]
@@ -36,12 +36,13 @@ class BlockBytes:
     """Bytes per micro-batch of a block on one rank.
 
     saved_bytes          kept from forward to backward in addition to the block's inputs
-    weight_bytes         kept from I to W where the backward is split: what products with weights
-                         read and the gradients of what they wrote (executor/split_backward.py),
-                         however much is recomputed; where that was not traced, all that is kept
-    input_bytes, output_bytes   the tensors that cross the cuts before and behind the block
-    forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs,
-                         beyond what is kept of it (backward: with gradients of its boundaries)
+    weight_bytes         kept from I to W if the backward is split, for any recomputation: inputs of
+                         matmuls with weights, and gradients of their outputs
+                         (executor/split_backward.py); all saved bytes if these were not traced
+    input_bytes, output_bytes   tensors that cross the cuts before and after the block
+    forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs, in
+                                                        addition to kept ones (backward: including
+                                                        gradients of its inputs and outputs)
     parameters           of the block
     """
 
@@ -54,13 +55,13 @@ class BlockBytes:
     parameters: tuple[Parameter, ...]
 
     def moved(self, sharing: Sharing) -> tuple[int, int, int]:
-        """Elements that FSDP2 gathers for a micro-batch's forward, for its backward, and those it
-        sums gradients of there, where a micro-batch does so (`Sharing.gathers`).
+        """Elements per micro-batch that FSDP2 gathers for the forward, gathers for the backward,
+        and reduces in the backward; only if it does so in each micro-batch (`Sharing.gathers`).
 
-        A unit that is called several times is gathered for each call, and its gradients are summed
-        with the first of them, the last in the backward. Other weights that several blocks share
-        belong to the root, which without a pipeline is gathered once. ZeRO 2 gathers once for all
-        forwards, and for a backward what it has freed behind that of a later call.
+        A unit that is called several times is gathered for each call. Its gradients are reduced
+        with its first call, whose backward is the last. Other weights that several blocks share
+        belong to the root unit, which is gathered once without a pipeline. ZeRO 2 gathers once for
+        all forwards; before a backward it gathers again only what a later call has freed.
         """
         forward = backward = summed = 0
         for p in self.parameters:
@@ -77,24 +78,25 @@ class BlockBytes:
 
     @property
     def parameter_count(self) -> int:
-        """Elements of all its parameters."""
+        """Number of elements of all its parameters."""
         return sum(p.spec.num_elements for p in self.parameters)
 
     @property
     def trained_count(self) -> int:
-        """Elements of those not frozen."""
+        """Number of elements of its trained parameters."""
         return sum(p.spec.num_elements for p in self.parameters if p.trainable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Elements of the parameters of a rank: of each trained one, and of all frozen ones. If
-    replicas shard them, the sum over all replicas.
+    """Elements of a rank's parameters: one entry per trained parameter, and the sum of frozen ones.
+    If replicas shard them, the sum over all replicas.
 
-    single  number of trained parameters that are a single number, which are not sharded
-    summed  elements of trained parameters with gradients that are summed over tp
-    again   elements that FSDP2 gathers again in the last backward, of units called several times
-    resummed  those of them whose gradients of earlier micro-batches it sums apart
+    single    number of trained scalars, which are not sharded
+    summed    elements of trained parameters with gradients that are summed over tp
+    again     elements of units called several times that FSDP2 gathers again in the last backward
+    resummed  trained elements of these units; their gradients from earlier micro-batches are
+              reduced separately
     """
 
     trained: tuple[int, ...]
@@ -112,7 +114,7 @@ def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
 
 
 def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1) -> Held:
-    """The parameters of these blocks, shared ones once, sharded over a number of replicas."""
+    """The parameters of these blocks, shared ones once, sharded over `shares` replicas."""
     found: dict[str, Parameter] = {}
     freed: Counter[str] = Counter()
     for ref in refs:
@@ -136,8 +138,8 @@ def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1
 def held_by_stages(
     graph: ModelGraph, stages: Iterable[Sequence[BlockRef]], shares: int = 1
 ) -> Held:
-    """The parameters of these stages, sharded over a number of replicas. Each stage has its own
-    copy of shared ones (executor/rank.py)."""
+    """The parameters of these stages, sharded over `shares` replicas. Each stage has its own copy
+    of shared ones (executor/rank.py)."""
     each = [held_parameters(graph, refs, shares) for refs in stages]
     return Held(
         trained=tuple(size for held in each for size in held.trained),
@@ -151,10 +153,10 @@ def held_by_stages(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elements:
-    """Elements of the parameters of a rank, after tensor-parallel sharding.
+    """Elements of a rank's parameters, after tensor-parallel sharding.
 
-    total, trained  of all, and of the trained ones, on all replicas together
-    gradients       of the trained ones, as a backward makes them: without rows of zeros
+    total, trained  of all and of trained parameters, summed over replicas, with padding
+    gradients       of trained parameters, without padding
     """
 
     total: float
@@ -163,7 +165,7 @@ class Elements:
 
 
 def elements_of(graph: ModelGraph, stages: Sequence[Sequence[BlockRef]], shares: int) -> Elements:
-    """The parameters of these stages, sharded over a number of replicas."""
+    """Elements of the parameters of these stages, sharded over `shares` replicas."""
     held = held_by_stages(graph, stages, shares)
     trained = float(sum(held.trained))
     return Elements(
@@ -174,13 +176,13 @@ def elements_of(graph: ModelGraph, stages: Sequence[Sequence[BlockRef]], shares:
 
 
 def executor_static_bytes(held: Elements, sharing: Sharing) -> StaticBytes:
-    """Parameters, gradients and optimizer states of one rank, without what FSDP2 gathers and sums
-    around a block (sharded_units.py).
+    """Parameters, gradients and optimizer states of one rank, without FSDP2's buffers around a
+    block (sharded_units.py).
 
-    FSDP2 shards the weights as stored from ZeRO-1 on. ZeRO-1 and 2 keep them whole as computed
-    with. Of ZeRO-1 and in a pipeline gradients stay whole until the last micro-batch; without one
-    ZeRO-2 and 3 sum and shard them in each backward. Frozen parameters have neither gradients nor
-    states, and where nothing is sharded they are kept only in the type that is computed with
+    FSDP2 shards the stored weights under ZeRO 1 to 3. ZeRO 1 and 2 also keep a whole copy in the
+    compute type. Gradients stay whole until the last micro-batch under ZeRO 1 and in a pipeline;
+    without a pipeline, ZeRO 2 and 3 reduce and shard them in each backward. Frozen parameters have
+    neither gradients nor states. Unsharded, they exist in the compute type only
     (executor/working_copies.py). Shards may be in host memory (`offloaded`).
     """
     sizes, stack = sharing.sizes, sharing.stack
@@ -220,8 +222,8 @@ def host_bytes(held: Held, sharing: Sharing) -> float:
 
 
 def exchange_bytes(total: Figures, sharing: Sharing) -> Figures:
-    """Temporary memory after the last backward of a rank: a bucket of gradients during their
-    exchange. The optimizer allocates nothing (executor/rank.py).
+    """Temporary memory after the last backward of a rank: one bucket of gradients that is being
+    exchanged. The optimizer allocates nothing (executor/rank.py).
 
     total  elements of the rank's trained parameters, or an array of them
     """

@@ -1,23 +1,24 @@
 """Time and host memory of offloading: optimizer states, activations.
 
 Optimizer (Ren et al., ZeRO-Offload, arXiv 2101.06840, section 4): gradients are copied to the host,
-the CPU steps in its own memory, weights are copied back. Adam in fp32 reads gradient, master weight
-and two moments and writes the last three and a 16-bit copy: 30 bytes a parameter, at a measured
-share of the memory's rate (ADAM_REACH). If the framework overlaps the three, blocks of parameters
-pass through them as a pipeline and the slowest determines the time; otherwise the times add up.
+the CPU updates the weights in host memory, weights are copied back. Adam in fp32 reads gradient,
+master weight and two moments, and writes the last three and a 16-bit copy: 30 bytes per parameter,
+at a measured share of the memory bandwidth (ADAM_REACH). If the framework overlaps the three,
+blocks of parameters pass through them as a pipeline and the slowest determines the time; otherwise
+the times add up.
 
-FSDP moves the shards of weights and gradients as well (torch 2.13, torch/distributed/fsdp/
-_fully_shard, CPUOffloadPolicy): a gather first copies its fp32 shards up, from pinned memory on the
-stream of the gather, so that the copy hides under computing as the gather does
-(`shard_copies_s`). Reduced shards of gradients are copied down; those of a second micro-batch are
-added on the host, which waits for them. Adam reads gradient, weight and two moments and writes the
-last three, 28 bytes. That the copies once per step hide under anything is not assumed.
+FSDP also keeps the shards of weights and gradients on the host (torch 2.13,
+torch/distributed/fsdp/_fully_shard, CPUOffloadPolicy). A gather first copies fp32 shards to the
+device, on the stream of the gather, so both overlap with computing (`shard_copies_s`). Reduced
+gradient shards are copied to the host; from the second micro-batch on they are added there, and the
+run waits. Adam reads gradient, weight and two moments and writes the last three: 28 bytes. Copies
+made once per step are not assumed to overlap.
 
 Activations (Rhu et al., vDNN, arXiv 1602.08124, section 3): kept activations of a layer are copied
 to the host in the forward and back in the backward, during the layers' work if the framework
 overlaps them.
 
-Rates are those of profiles/data/hosts.
+Host rates are in profiles/data/hosts.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from simulator.training_run.work.stage_layers import stage_layers
 _ADAM_BYTES = 30.0
 # Share of the host's memory bandwidth that Megatron's optimizer on the CPU reaches. Qwen3-30B-A3B
 # on 16 H100 (tp 2, pp 2, ep 4, batch 8; github.com/NVIDIA-NeMo/Megatron-Bridge b00deab,
-# skills/perf-techniques/cpu-offloading/card.yaml, 2026-03-30): 996 ms a step, and 875, 1488, 2191
-# and 3193 ms more with 25, 50, 75 and 100 % of the states on the host, 2881 with transfers
-# overlapped. Least squares through 0 over the first four, the link's seconds taken off: 2.73 s for
-# 1.91e9 parameters of a device. Those five are then met within 3 to 12 %, 6 % on average
-# (tests/simulator/test_host_offload.py). That other hosts and frameworks reach as much is assumed.
+# skills/perf-techniques/cpu-offloading/card.yaml, 2026-03-30) took 996 ms per step; with 25, 50, 75
+# and 100 % of the states on the host 875, 1488, 2191 and 3193 ms more, and 2881 with overlapped
+# transfers. Least squares through 0 over the first four, minus the seconds of the link: 2.73 s for
+# 1.91e9 parameters per device. Errors of these five are 3 to 12 %, 6 % on average
+# (tests/simulator/test_host_offload.py). Other hosts and frameworks are assumed to reach the same.
 ADAM_REACH = 0.27
-# Of fp32: of a shard, of Adam, of adding a gradient to its sum.
+# Bytes in fp32 per element: of a shard, of Adam's traffic, of adding a gradient to its sum.
 _SHARD_BYTES, _FP32_ADAM_BYTES, _ADDED_BYTES = 4.0, 28.0, 12.0
-# In addition to the states (12 bytes) the host holds the gradient that came down.
+# In addition to the states (12 bytes), the host has the copied gradient.
 _HELD_BYTES = 16.0
-# Weights and gradients of FSDP are in pinned memory, of which torch takes powers of two (pytorch
+# FSDP's weights and gradients are in pinned memory, which torch allocates in powers of two (pytorch
 # aten/src/ATen/core/CachingHostAllocator.h, `allocate`): 8 of the 16 bytes may double.
 _HELD_WITH_PINNED_BYTES = 24.0
-# Of the host's memory, what data loaders, the system and pinned buffers leave (assumed).
+# Share of host memory that is left by data loaders, the system and pinned buffers (assumed).
 USABLE_SHARE = 0.9
 
 
@@ -69,22 +70,22 @@ def shard_step_s(
     copies: int,
     traffic: float = _FP32_ADAM_BYTES,
 ) -> float:
-    """Seconds per step of FSDP's optimizer in host memory on a shard of so many elements.
+    """Seconds per step of FSDP's optimizer in host memory, for a shard of `elements`.
 
-    traffic  bytes that the optimizer reads and writes per element, AdamW's if not given
-    copies  over the link, once per step
+    traffic  bytes that the optimizer reads and writes per element; default: AdamW
+    copies   number of copies over the link per step
     """
     work = elements * traffic / (ADAM_REACH * host.memory_bandwidth_bytes_per_s)
     return work + copies * link_s(host, elements)
 
 
 def shard_sum_s(host: Host, elements: float) -> float:
-    """Seconds in which FSDP adds gradients of so many elements to their sums on the host."""
+    """Seconds in which FSDP adds gradients of `elements` to their sums on the host."""
     return elements * _ADDED_BYTES / (ADAM_REACH * host.memory_bandwidth_bytes_per_s)
 
 
 def link_s(host: Host, elements: float) -> float:
-    """Seconds of the link for a shard of so many elements, in one direction."""
+    """Seconds to copy a shard of `elements` over the host link, in one direction."""
     return elements * _SHARD_BYTES / host.link_bytes_per_s
 
 
@@ -98,15 +99,16 @@ def gradient_sums_s(run: TrainingRun, framework: Framework, updated: float) -> f
 
 
 def shard_copies_s(run: TrainingRun, framework: Framework) -> float:
-    """Seconds of the link for the shards of a layer per micro-batch: up for every gather, down for
-    every reduction; 0 if the framework leaves shards on the device."""
+    """Seconds per micro-batch of copying a layer's shards over the host link: to the device for
+    every gather, to the host for every reduction; 0 if the framework leaves shards on the
+    device."""
     if not run.optimizer_offload or run.lora or not framework.rules.offloads_shards:
         return 0.0
     return sum(per_micro_batch(run, framework)) * link_s(host_of(run.device), layer_shard(run))
 
 
 def activation_host_s(run: TrainingRun, framework: Framework) -> float:
-    """Seconds that the link takes for a layer's activations of one micro-batch, down and up."""
+    """Seconds of copying a layer's activations of one micro-batch over the host link, both ways."""
     if not run.activation_offload:
         return 0.0
     moved = 2.0 * run.activation_offload * _kept_bytes(run, framework)
@@ -114,7 +116,8 @@ def activation_host_s(run: TrainingRun, framework: Framework) -> float:
 
 
 def host_bytes(run: TrainingRun, framework: Framework, layers: float) -> float:
-    """Bytes of host memory that a device needs at most; `layers` are the layers of its rank."""
+    """Upper bound on the host memory in bytes that a device needs; `layers` are the layers of its
+    rank."""
     if not (run.optimizer_offload or run.activation_offload):
         return 0.0
     each = _HELD_WITH_PINNED_BYTES if framework.rules.offloads_shards else _HELD_BYTES

@@ -1,18 +1,18 @@
-"""Moments of a pipeline rank: which micro-batches it keeps and which messages are under way while
+"""Moments of a pipeline rank: which micro-batches it keeps and which messages are in transit while
 an action runs.
 
-The executor runs a schedule on torch's pipeline runtime, which puts the messages between the
-actions: a rank posts a receive where a simulation, in which each rank runs one action after the
-other as soon as it can, has the sender run the action that it sends of
-(torch.distributed.pipelining, `_add_send_recv`). A message between two ranks needs memory
-(executor/torch_pipeline.py, Messages)
+The executor runs a schedule on torch's pipeline runtime, which inserts sends and receives between
+the actions. To place them, torch simulates ranks that run each action as soon as possible: a
+receive is posted when the sender has run the corresponding action (torch.distributed.pipelining,
+`_add_send_recv`). A message between two ranks uses memory as follows (executor/torch_pipeline.py,
+Messages):
 
     an activation    from the post of its receive; from its forward on it counts as kept
     a gradient       from the post of its receive to the end of its backward
     a sent gradient  until the stage sends the next one
 
-A gradient for another stage of the same rank needs memory from the end of one backward to the end
-of the other. An activation for it needs none: it is the output that the earlier stage keeps.
+A gradient for another stage of the same rank uses memory from the end of one backward to the end of
+the other. An activation for it uses none: it is the output that the earlier stage keeps.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Counts = tuple[int, ...]
 class Moment(NamedTuple):
     """Micro-batches and messages of each stage of a rank while an action runs.
 
-    whole      micro-batches of which a stage keeps all, that of the action included
-    half       micro-batches of which it keeps the operands of their W
-    arriving   activations received whose forward has not begun
-    returning  gradients received whose backward has not begun, without that of the action
+    whole      micro-batches that a stage keeps completely, including that of the action
+    half       micro-batches of which it keeps only the operands of W
+    arriving   received activations whose forward has not begun
+    returning  received gradients whose backward has not begun, except that of the action
     leaving    gradients still being sent
     turn       which of the rank's stages runs
-    first      whether it is a stage's first B or I, with which its gradients come
-    begun      stages whose gradients existed before
+    first      whether the action is a stage's first B or I, which allocates its gradients
+    begun      stages whose gradients already existed
     """
 
     whole: Counts
@@ -56,7 +56,7 @@ class Moment(NamedTuple):
 def rank_moments(schedule: Schedule, *, early: bool = False) -> tuple[tuple[Moment, ...], ...]:
     """The moments of each rank, one for each of its actions, in the order in which they run.
 
-    early  no receive is posted directly before the action that needs it, as on a CPU
+    early  a receive is posted at least one action before it is needed, as on a CPU
            (executor/torch_pipeline.py, received_early)
 
     A forward adds a micro-batch to its stage. An I frees all but the operands of its W, the W frees
@@ -80,7 +80,7 @@ _Row = list[Action | _Receive]
 
 
 def _with_receives(schedule: Schedule) -> list[_Row]:
-    """The actions of each rank with its receives, as torch puts them in."""
+    """The actions of each rank with its receives, in torch's order."""
     rank_of, copy = schedule.stage_to_rank, schedule.stages_per_copy
     given: set[_Receive] = set()  # outputs of all actions so far
     rows: list[_Row] = [[] for _ in schedule.ranks]
@@ -109,9 +109,9 @@ def _with_receives(schedule: Schedule) -> list[_Row]:
 
 
 def _received_early(row: _Row) -> _Row:
-    """A rank's actions, with receives that came directly before their action one action earlier."""
+    """A rank's actions; a receive directly before its action is moved one action earlier."""
     moved: _Row = []
-    earliest = 0  # behind the receive before
+    earliest = 0  # position after the previous receive
     for number, item in enumerate(row):
         if isinstance(item, Action):
             moved.append(item)

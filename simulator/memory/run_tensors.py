@@ -1,7 +1,8 @@
-"""`RunTensors`: the bytes that a framework's tensors take in one run, and what its layers keep.
+"""`RunTensors`: bytes of a framework's tensors in one run, and bytes kept by its layers.
 
-Tensors, widths and splits are data (`[memory]` of a framework's file); those of an unfused GPT
-layer add up to equations 1 to 6 of Korthikanti et al. (arXiv 2205.05198), which tests check.
+Tensors, their widths and how they are split are data (`[memory]` in a framework's file). For an
+unfused GPT layer they add up to equations 1 to 6 of Korthikanti et al. (arXiv 2205.05198); tests
+check this.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from simulator.training_run.framework.run_conditions import run_conditions
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.values.recompute_kind import recompute_kind
 
-# Of an element of bf16 or fp16.
+# Bytes of an element of bf16 or fp16.
 _HALF_BYTES = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """Facts in addition to the run that tensors depend on: the rank's parameters after tensor,
-    pipeline and expert parallelism, and its conditions."""
+    """Properties of a rank on which tensor sizes depend, in addition to the run: its number of
+    parameters after tensor, pipeline and expert parallelism, and its conditions."""
 
     num_parameters: float = 0.0
     conditions: tuple[str, ...] = ()
@@ -102,7 +103,7 @@ class RunTensors:
         for condition in tensor.only:
             if condition not in self._conditions and condition not in here.conditions:
                 return 0.0
-        # Where a framework keeps 16 bits, a run in fp32 keeps 32.
+        # Tensors that are in 16 bits in mixed precision are in 32 bits in an fp32 run.
         element = 4.0 if self._fp32 and tensor.bytes == _HALF_BYTES else tensor.bytes
         each = element * tensor.count
         if tensor.width == "parameters":
@@ -135,7 +136,7 @@ _MOST_KNOWN = 1 << 13
 
 
 def run_tensors(run: TrainingRun, framework: Framework) -> RunTensors:
-    """The tensors of a run, cached for all runs with equal sizes: a search asks for those of
+    """The tensors of a run, cached for all runs with equal sizes, because a search computes
     thousands of meshes."""
     conditions = run_conditions(run, framework)
     key = (

@@ -1,33 +1,38 @@
 """Memory that FSDP2 allocates and frees around each block if a plan shards its weights.
 
-The executor gives FSDP2 a unit per module that holds weights and no cut (executor/parallelize.py);
-weights that several blocks read other than by calling their module, or that stand in no such
-module, are the root's. Of a unit of P elements, T of them trained, on dp replicas (with hybrid
-sharding those of a group), with c bytes a weight as it is computed with and g a gradient as it is
-summed, P and T with the zeros that fill rows (held.dealt_elements; torch 2.13,
-torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.py`):
+A unit is what FSDP2 gathers at once (an FSDP parameter group). The executor makes one per module
+that has weights and contains no cut (executor/parallelize.py). All other weights belong to the root
+unit: those read by several blocks without calling their module, and those in no such module.
 
-    gathered   c P in one flat tensor and c P taken out of it; in the forward the flat one goes when
-               the next unit's has been taken apart (a variable of `wait_for_unshard` names it), the
-               last with its end; gloo, on a CPU, gathers into c P more, beside the share as cast
-    backward   c P, the flat tensor of the unit before, which is fetched ahead (ZeRO 3), the g T of
-               the unit behind that were sent to be summed, and of the c T of its gradients one as
-               large as the largest; at its end all of them, when its activations are freed
-    summed     g T as they are sent, g T / dp as they come, on a CPU gloo's copy of the g T, and of
-               the gradients c T the last parameter's, which a variable of torch's loop still names
+A unit has P elements, T of them trained, on dp replicas (with hybrid sharding: those of a group); c
+is the size in bytes of a weight in the compute type, g of a gradient as it is reduced. P and T
+include padding (held.dealt_elements). While a unit is in one of these states, the memory is (torch
+2.13, torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.py`):
 
-Units that are given no tensor with a gradient (the first block's, tables of words) and the root are
-summed one after the other when the backward is over: until its turn each keeps its weights and
-gradients whole. Modules of the first block that take what another of them made are counted so, too.
+    gathered   c P in one flat tensor and c P copied out of it. In the forward, the flat one is
+               freed after the next unit's copy (a variable of `wait_for_unshard` refers to it), the
+               last at the end of the forward. On a CPU, gloo gathers into another c P, next to the
+               cast shard
+    backward   c P; the flat tensor of the previous unit, which is prefetched (ZeRO 3); the g T of
+               the following unit, which are being reduced; and of its c T gradients the largest
+               one. At its end, all c T exist, but its activations are freed
+    reduced    g T sent, g T / dp received, on a CPU gloo's copy of the g T, and the last
+               parameter's gradient, which a variable of torch's loop refers to
 
-A unit that is called again in a later block is gathered there again, and the gradients of that call
-wait whole for those of the first; under ZeRO 1 and 2 the weights that the later call has freed make
-up for them.
+Some units are reduced one after the other after the backward: the root, and units whose inputs have
+no gradient (those of the first block, embedding tables). Until its turn, each keeps its weights and
+gradients whole. Modules of the first block with inputs from its other modules are treated like this
+too.
 
-In a pipeline gradients are whole all step long, and so are weights but under ZeRO 3, whose gathered
-weights alone are counted here, with weights that several blocks read in each of them. The first
-block of a stage follows none.
-Against measured peaks: tests/oracles/test_sharded_memory.py, tests/executor/fake_accelerator.
+A unit that is called again in a later block is gathered there again. Gradients of that call stay
+whole until those of the first call; under ZeRO 1 and 2 the weights freed by the later call make up
+for them.
+
+In a pipeline, gradients are whole during the whole step, and so are weights except under ZeRO 3.
+Only the weights that ZeRO 3 gathers are counted here, in each block that reads them. The first
+block of a stage has no previous unit.
+Comparison with measured peaks: tests/oracles/test_sharded_memory.py,
+tests/executor/fake_accelerator.
 """
 
 from __future__ import annotations
@@ -46,11 +51,13 @@ AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
 
 
 class UnitBuffers(NamedTuple):
-    """Bytes of FSDP2's in addition to a block's, less what stays whole all step long (ZeRO 1 and 2:
-    all weights).
+    """Bytes of FSDP2's buffers around a block, without what is whole during the whole step (ZeRO 1
+    and 2: all weights).
 
-    forward, backward   while the block's ops run;  gathering, summing  while they do not
-    ending  when the block's last op runs, of which activations only the input's gradient is left
+    forward, backward     while the block's ops run
+    gathering, summing    before its forward and after its backward
+    ending                while the block's last backward op runs; of its activations, only the
+                          gradient of the input is left
     loss_forward, loss_backward   while a loss runs, before which ZeRO 3 has freed the units
     """
 
@@ -63,8 +70,9 @@ class UnitBuffers(NamedTuple):
     loss_backward: float = 0.0
 
     def beside(self, block: AnyBlock) -> AnyBlock:
-        """The block with them: before its forward and behind its backward nothing is saved of
-        it. The block with the loss needs most in the loss, when its weights are not gathered."""
+        """The block with these buffers added to its transient bytes. Before its forward and after
+        its backward, none of its tensors are saved. If the block contains the loss, its peak is
+        usually in the loss, where its weights are not gathered."""
         forward, saved = block.forward_transient_bytes + self.forward, block.saved_bytes
         backward = block.backward_transient_bytes + self.backward
         if not block.output_bytes:
@@ -83,11 +91,13 @@ class UnitBuffers(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Elements: of all parameters, as they are gathered, of those trained, as they are sent to be
-    summed and as their gradients are made, of the largest and of the last of these.
+    """Numbers of elements of a unit.
 
-    late   it is summed when the backward is over
-    again  an earlier block has called it
+    total, sent    of all parameters as gathered, and of gradients as reduced; both with padding
+    trained        of trained parameters, without padding
+    widest, last   of the largest and of the last trained parameter
+    late           it is reduced after the backward
+    again          an earlier block has called it
     """
 
     total: int = 0
@@ -109,10 +119,10 @@ def unit_buffers(
     tied: Sequence[Sequence[str]] = (),
     openings: Collection[int] = (),
 ) -> tuple[UnitBuffers, ...]:
-    """Of each block of the chain; 0 where no block comes and goes.
+    """The buffers of each block of the chain; 0 if FSDP2 moves no blocks.
 
     tied      names of the parameters that share their storage
-    openings  blocks with which stages of a pipeline begin
+    openings  indices of blocks that are the first of a pipeline stage
     """
     if not group.moves_blocks:
         return (UnitBuffers(),) * len(graph.chain)
@@ -122,14 +132,15 @@ def unit_buffers(
     root, read, blocks = _units(graph, dp, frozenset(chain.from_iterable(tied)))
     if group.pipelined:
         root, read, blocks = _NONE, [{} for _ in read], _weights_alone(graph, dp)
-    # Elements gathered for a unit, and those of the units that stay whole while others run.
+    # Copies of a unit's elements while it is gathered; elements of units that stay whole while
+    # others run.
     copies = 2 + (1 / dp if on_cpu and group.sizes.working_copy_bytes else 0.0)
     kept = [[unit.total * (stays_whole and not unit.again) for unit in units] for units in blocks]
     static = c * (root.total + sum(map(sum, kept))) if stays_whole else 0.0
 
     def summed(unit: _Unit) -> float:
-        """Bytes while a unit's gradients are summed; the first micro-batch's share becomes the
-        gradient, which is counted by itself unless it goes to the host."""
+        """Bytes while a unit's gradients are reduced. In the first micro-batch the reduced shard
+        becomes the gradient, which is counted elsewhere unless it goes to the host."""
         if not unit.trained:
             return 0.0
         sent = g * unit.sent
@@ -158,7 +169,7 @@ def unit_buffers(
             present += c * whole
             previous = unit
         if not position:
-            # The root and the late units, one after the other when the backward is over.
+            # The root and the late units are reduced one after the other after the backward.
             order = [root, *(unit for unit in (*units, *later) if unit.late)]
             waits = [c * (unit.total + unit.trained) for unit in order]
             last = (sum(waits[i + 1 :]) + summed(unit) for i, unit in enumerate(order))
@@ -166,7 +177,7 @@ def unit_buffers(
         run = max(units, key=lambda unit: unit.total, default=_NONE)
         own = sum(kept[position]) if stays_whole else run.total
         weights = c * (root.total + earlier + own)
-        # Of a tower that is called again the units run one after the other within a block.
+        # Units of a tower that is called again run one after the other within a block.
         again = [unit for unit in units if unit.again]
         nearest = max((unit.total for unit in again), default=0)
         ahead = 0 if stays_whole or before is root else max(before.total, nearest)
@@ -192,7 +203,7 @@ def unit_buffers(
 
 
 def most_of_kinds(graph: ModelGraph, buffers: Sequence[UnitBuffers]) -> tuple[UnitBuffers, ...]:
-    """Of each kind of block the most over its places in the chain."""
+    """For each kind of block, the maximum over its positions in the chain."""
     most: dict[int, UnitBuffers] = {}
     for ref, here in zip(graph.chain, buffers, strict=True):
         most[ref.kind] = UnitBuffers(*map(max, most.get(ref.kind, here), here))
@@ -200,8 +211,8 @@ def most_of_kinds(graph: ModelGraph, buffers: Sequence[UnitBuffers]) -> tuple[Un
 
 
 def _root_made(read: Sequence[dict[str, int]], position: int, *, running: bool = False) -> int:
-    """Elements of the root's gradients behind the backward of this block, or while it runs, beyond
-    the one that is being made."""
+    """Elements of the root's gradients that exist after the backward of this block; if `running`,
+    during it, except for the one that is being computed."""
     before: dict[str, int] = {}
     for each in read[position + 1 :]:
         before |= each
@@ -212,8 +223,8 @@ def _root_made(read: Sequence[dict[str, int]], position: int, *, running: bool =
 def _units(
     graph: ModelGraph, dp: int, tied: frozenset[str]
 ) -> tuple[_Unit, list[dict[str, int]], list[list[_Unit]]]:
-    """The root; elements of its trained parameters by name that each block reads; the units of each
-    block in the order of their parameters."""
+    """The root unit; for each block, the elements by name of the root's trained parameters that it
+    reads; the units of each block in the order of their parameters."""
     held = _modules(graph)
     readers = Counter(chain.from_iterable(set().union(*groups.values()) for groups in held))
     opening, above = _openings(graph)
@@ -223,12 +234,13 @@ def _units(
         for path, group in groups.items()
         if not path or any(readers[name] > 1 and not p.calls for name, p in group.items())
     }
-    # A unit that shares one weight is left to the root whole (parallelize.without_shared_weights).
+    # A unit with one shared weight belongs to the root entirely
+    # (parallelize.without_shared_weights).
     roots |= {_unit_path(name, opening, above) for name in tied}
     root: dict[str, Parameter] = {}
     read: list[dict[str, int]] = []
     blocks = []
-    first = True  # no block before this one holds weights
+    first = True  # no earlier block has weights
     called: set[str] = set()
     for ref, groups in zip(graph.chain, held, strict=True):
         shared: dict[str, Parameter] = {}
@@ -250,7 +262,8 @@ def _units(
 
 
 def _weights_alone(graph: ModelGraph, dp: int) -> list[list[_Unit]]:
-    """The units of each block without gradients, weights that several blocks read in each."""
+    """The units of each block without gradients; weights that several blocks read are in each of
+    them."""
     return [
         [
             _Unit(total=sum(dealt_elements(p.spec, dp) for p in group.values()))
@@ -261,7 +274,7 @@ def _weights_alone(graph: ModelGraph, dp: int) -> list[list[_Unit]]:
 
 
 def _modules(graph: ModelGraph) -> list[dict[str, dict[str, Parameter]]]:
-    """Of each block the parameters by module that could be a unit, and by name."""
+    """The parameters of each block by name, grouped by the module that could be a unit."""
     opening, above = _openings(graph)
     held: list[dict[str, dict[str, Parameter]]] = []
     for ref in graph.chain:
@@ -274,7 +287,7 @@ def _modules(graph: ModelGraph) -> list[dict[str, dict[str, Parameter]]]:
 
 
 def _openings(graph: ModelGraph) -> tuple[set[str], set[str]]:
-    """The modules that open a block, and all modules above them."""
+    """The modules with which blocks begin, and all modules above them."""
     opening = {ref.entry for ref in graph.chain if ref.entry} or {""}
     return opening, {entry[:i] for entry in opening for i, c in enumerate(entry) if c == "."}
 
@@ -296,14 +309,15 @@ def _unit(
 
 
 def _is_table(path: str, block: Block, ref: BlockRef) -> bool:
-    """Whether a unit is a table, of which rows are looked up: it is given whole numbers alone."""
+    """Whether a unit is an embedding table: its input is token ids, so no gradient flows through
+    it."""
     own = "" if path == ref.entry else path.removeprefix(f"{ref.entry}.")
     return any(op.name.endswith("embedding") and op.module == own for op in block.forward_ops)
 
 
 def _unit_path(name: str, opening: set[str], above: set[str]) -> str:
-    """The top-most module that holds a parameter and no cut; "" where there is none."""
-    if "" in opening:  # a model that is not cut is one unit
+    """The top-most module that contains a parameter and no cut between blocks; "" for none."""
+    if "" in opening:  # a model without cuts is one unit
         return ""
     path = ""
     for part in name.split(".")[:-1]:

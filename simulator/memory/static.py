@@ -17,13 +17,13 @@ from simulator.training_run.work.adapter_work import adapter_parameters, frozen_
 from simulator.training_run.work.stage_share import StageShare
 
 _FP32_BYTES, _HALF_BYTES = 4.0, 2.0
-# No rank shares a state at any ZeRO stage.
+# No ZeRO stage shards a state with this number.
 NEVER_SHARED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticBytes:
-    """Bytes that a rank holds during the whole step."""
+    """Lasting bytes of a rank, by kind."""
 
     parameters: float
     gradients: float
@@ -35,8 +35,8 @@ class StaticBytes:
 
 
 class State(NamedTuple):
-    """A tensor of each parameter of a rank: bytes per element, elements and those of experts, and
-    the ZeRO stage from which data-parallel ranks share it."""
+    """A state that each parameter of a rank has: bytes, elements without and of experts, and the
+    lowest ZeRO stage that shards it over data-parallel ranks."""
 
     bytes_each: float
     elements: float
@@ -80,26 +80,27 @@ def run_static_bytes(
     shares: tuple[StageShare, ...],
     vocabulary: int,
 ) -> tuple[StaticBytes, float]:
-    """Of a rank that holds the virtual stages `shares`, with the parameters that it computes with.
+    """Lasting memory of a rank with the virtual stages `shares`, and its number of parameters.
 
-    Matrices are divided by tp; experts by the expert-parallel ranks, which are a part of dp x tp x
-    cp, so that fewer ranks share the states of experts (Megatron-Core, docs of expert parallelism).
-    Norms and the router are whole on each rank. Frozen weights have neither gradient nor state.
+    Matrices are divided by tp. Experts are divided by ep, which is a part of dp x tp x cp, so that
+    fewer ranks shard the states of experts (Megatron-Core, docs of expert parallelism). Norms and
+    the router are whole on each rank. Frozen weights have neither gradients nor states.
     """
     degrees = run.degrees
     tp = framework.vocabulary_ranks(run.model, degrees.tp)
-    # Stages of our executor hold copies of their own (executor/rank.py), those of others one.
+    # Each stage of our executor has its own copy of a tied table (executor/rank.py); other
+    # frameworks have one per rank.
     whole_sums = framework.own_executor and degrees.pp > 1
     once = degrees.pp > 1 and not framework.own_executor
     whole = _rank_parameters(run.model, degrees.tp, degrees.ep, once, shares, vocabulary / tp)
     trained = (_adapter_parameters(run, shares), 0.0) if run.lora else whole
     ranks = run.sharing_ranks * schedule_kind(run.schedule).copies
-    # Without expert parallelism experts are divided by tp as the other matrices are.
+    # Without expert parallelism, experts are divided by tp like other matrices.
     expert_ranks = ranks if degrees.ep == 1 else max(1.0, ranks * degrees.tp / degrees.ep)
     each = _weight_bytes(run, memory)
     parameters = [State(each, *whole, 3)]
     if run.frozen_type:
-        # Of frozen linear layers in the place of what they are computed with.
+        # Frozen linear layers have another type: the difference to the compute type.
         linear = _linear_parameters(run.model, degrees.tp, degrees.ep, shares)
         parameters.append(State(frozen_weight_bytes(run) - each, *linear, 3))
     if run.lora:
@@ -108,7 +109,7 @@ def run_static_bytes(
     if saved := saved_in_matrices_bytes(run.optimizer):
         linear = _linear_parameters(run.model, degrees.tp, degrees.ep, shares)
         optimizer.append(State(-saved, *linear, 1))
-    # Our executor sends shards of them to the host: whole sums stay on the device.
+    # Our executor offloads shards of gradients; gradients that stay whole are on the device.
     stay = framework.own_executor and (whole_sums or run.zero_stage < 2)
     gradient = _gradient_bytes(replace(run, optimizer_offload=False) if stay else run, memory)
     found = static_bytes(
@@ -123,7 +124,8 @@ def run_static_bytes(
 
 
 def _adapter_parameters(run: TrainingRun, shares: Sequence[StageShare]) -> float:
-    """Of a rank; both matrices of a pair are divided by tp (NeMo, ParallelLinearAdapter)."""
+    """LoRA parameters of a rank; both matrices of a pair are divided by tp (NeMo,
+    ParallelLinearAdapter)."""
     each = adapter_parameters(run.model, run.lora_rank)
     return sum(share.num_layers for share in shares) * each / run.degrees.tp
 
@@ -136,7 +138,7 @@ def _weight_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
         return memory.frozen_fp8_weight_bytes
     if run.precision == "fp32":
         return _FP32_BYTES
-    # Frozen weights need no more bits than they are computed with, and are loaded so.
+    # Frozen weights are loaded in the compute type.
     return min(_HALF_BYTES, memory.weight_bytes) if run.lora else memory.weight_bytes
 
 
@@ -172,9 +174,9 @@ def _rank_parameters(
 ) -> tuple[float, float]:
     """Parameters of a rank after tensor and expert parallelism: (without experts, experts).
 
-    once  a tied table exists once if the rank has both ends of the model
+    once  a tied table is stored once if the rank has both ends of the model
 
-    Cached: uncached, counting a rank in a search took 51 us, with it 36 us.
+    Cached: counting a rank in a search takes 36 us with the cache and 51 us without.
     """
     dense, experts = _linear_parameters(model, tp, expert_parallel, shares)
     for share in shares:
@@ -188,8 +190,9 @@ def _rank_parameters(
                 dense += model.hidden_size * table_rows
     predicting = sum(share.predicting_layers for share in shares)
     if predicting:
-        # The projection of hidden state and embedding together, their two norms, and a copy of the
-        # table where the rank has none (Megatron-Core, multi_token_prediction.py).
+        # Multi-token prediction: the projection of hidden state and embedding together, two norms,
+        # and a copy of the embedding if the rank has none (Megatron-Core,
+        # multi_token_prediction.py).
         tokens_ahead = predicting / model.predicting_layers
         dense += tokens_ahead * (2 * model.hidden_size**2 / tp + 2 * model.hidden_size)
         has_table = any(
@@ -217,7 +220,7 @@ def _linear_parameters(
 
 
 def _holds_both_ends(shares: Sequence[StageShare]) -> bool:
-    """Whether a rank has the first and the last stage (V schedules), so that a tied table exists
+    """Whether a rank has the first and the last stage (V schedules), so that a tied table is stored
     once."""
     return any(share.has_embedding for share in shares) and any(
         share.has_head and not share.has_embedding for share in shares
