@@ -1,8 +1,8 @@
 """Reorder the blocks of a graph with branches, and find the tensors that cross a cut.
 
-A pipeline stage is a run of consecutive blocks of a topological order. All tensors that are made
-before a cut and used after it cross the cut: a tensor for a later stage is received and forwarded
-by the stages in between.
+A pipeline stage consists of consecutive blocks of a topological order. A tensor crosses a cut if it
+is made before the cut and used after it. A tensor for a later stage is received and forwarded by
+the stages in between.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Weights are fake tensors (shapes without storage), so a 405B model traces on a laptop. The forward
 and backward passes run op by op under a recorder. Repeated blocks are found by structure: the
-first, the second and the last of each group are traced, the second must agree with the last (or
-with the last but one, if the last differs), and the others are skipped. Tensors between blocks are
-found by their storage, whether they are arguments of the next block or not: blocks form a chain, or
-a graph with branches.
+first, the second and the last of each group are traced, and the others are skipped. The trace is
+valid only if the second agrees with the last (or with the last but one, if the last differs).
+Tensors between blocks are found by their storage, whether or not they are arguments of the next
+block. Blocks form a chain, or a graph with branches.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def trace_graph(
 ) -> ModelGraph:
     """The model graph of `spec` as one of `tp` ranks runs it.
 
-    target    `gpu`: attention is one fused kernel, as on every accelerator; `cpu`: as torch runs
-              it on a CPU
-    like      a graph of the model at another batch or tp: of its blocks of one kind, only the first
-              is traced, and values decide as there
-    rules     of tensor parallelism, valid for tp, with those of sequence parallelism if the ranks
-              share the tokens; derived, without these, if there are none
+    target    `gpu`: attention is one fused kernel, as on every accelerator; `cpu`: as torch runs it
+              on a CPU
+    like      a graph of the model at another batch size or tp: only the first block of each of its
+              kinds is traced, and the same blocks are assumed to depend on values
+    rules     of tensor parallelism, valid for tp, and of sequence parallelism if the ranks share
+              the tokens. If empty, tensor-parallel rules are derived
     backward  False for a graph without backward ops
 
     Raises TraceError, with the op and the module, if the model cannot be traced or split by tp.
@@ -95,10 +95,10 @@ def trace_graph(
     candidates = cut_candidates(built.module)
     members = container_members(built.module, candidates)
     skipped = repeated_as(built.module, like.chain) if like else repeated(built.module, candidates)
-    alone = 1  # members at the end of a group that are traced themselves
+    alone = 1  # members at the end of a group that are traced, too
     with no_logged_failures(), FakeTensorMode(allow_non_fake_inputs=True):
         fakes = make_fake(built, skipped)
-        whole: dict[str, str] = {}  # candidates that cannot open a block -> the reason
+        whole: dict[str, str] = {}  # candidates that cannot start a block -> the reason
         while True:
             again = partial(TracedPass, built, frozenset(candidates), members, skipped, sharding)
             run = notes.traced = again()
@@ -126,8 +126,8 @@ def trace_graph(
             if like is not None:
                 like, alone, skipped = None, 1, repeated(built.module, candidates)
             else:
-                # The last of the blocks that read one tensor creates its gradient, the one before
-                # adds to it out of place, the others in place.
+                # Of the blocks that read one tensor, the last creates its gradient, the one before
+                # adds to it out of place, the others add in place.
                 first, alone = alone == 1, _MOST_ALONE
                 skipped = repeated(built.module, candidates, alone=alone) if first else {}
             fakes = make_fake(built, skipped)
@@ -155,23 +155,24 @@ def trace_graph(
 
 
 def _bytes_of_a_sample(built: BuiltModel, samples: int) -> int:
-    """Of all inputs and targets; a tensor that is both counts twice (executor/rank.py, `given`).
-    One without a batch, such as class weights, does not count."""
+    """Bytes per sample of all inputs and targets. A tensor that is both counts twice
+    (executor/rank.py, `given`); one without a batch dimension, such as class weights, does not
+    count."""
     found = (x for x in tree_leaves((built.args, built.targets)) if isinstance(x, Tensor))
     batched = (x for x in found if x.dim() and x.shape[0] % samples == 0)
     return sum(x.numel() * x.element_size() // samples for x in batched)
 
 
 def _assumed_in(like: ModelGraph | None, entries: list[str]) -> set[int] | None:
-    """The blocks in which an assumed truth value decides which code runs, by a graph of the same
-    blocks; None if there is no such graph."""
+    """The blocks in which an assumed truth value decides which code runs, taken from an earlier
+    graph of the same blocks; None if there is no such graph."""
     if like is None or [ref.entry for ref in like.chain] != entries:
         return None
     return {i for i, ref in enumerate(like.chain) if like.kinds[ref.kind].assumed_values}
 
 
 def _why_alone(run: TracedPass) -> str:
-    """Why the model has only one block although nothing forbids a cut."""
+    """Why the model has only one block although no cut is forbidden."""
     uncalled = sorted(run.members - run.called)
     if uncalled:
         return f"{uncalled[0]} is never called as a module (call it itself, not its `forward`)"
@@ -181,8 +182,9 @@ def _why_alone(run: TracedPass) -> str:
 
 
 def _within_state(run: TracedPass) -> dict[str, str]:
-    """Entries that state would cross: a buffer that the forward changes and computes with must stay
-    in one block. Entry -> reason, as in the functions below."""
+    """Blocks that cannot start a stage because a changing state spans them: a buffer that the
+    forward changes and computes with must stay in one block. Entry -> reason; the next functions
+    return the same."""
     return {
         entry: f"{name}, which its forward changes and computes with, is used throughout "
         "(change it outside of the forward)"
@@ -192,8 +194,8 @@ def _within_state(run: TracedPass) -> dict[str, str]:
 
 
 def _differentiated(run: TracedPass) -> dict[str, str]:
-    """Entries of blocks through which a forward takes a gradient: one stage would not have its
-    whole graph."""
+    """Entries of blocks through which a forward computes a gradient: a single stage would have only
+    a part of that graph."""
     return {
         entry: f"the forward of {path or 'the model'} takes a gradient through its blocks "
         "(torch.autograd.grad), which one rank must hold"
@@ -203,8 +205,8 @@ def _differentiated(run: TracedPass) -> dict[str, str]:
 
 
 def _kept(run: TracedPass) -> dict[str, str]:
-    """Entries between a block with a tensor kept on a module and the last block that reads it:
-    other stages receive outputs of modules only."""
+    """Entries between a block that stores a tensor on a module and the last block that reads it:
+    other stages receive only outputs of modules."""
     found: dict[str, str] = {}
     for producer, consumer, number in sorted(run.recorder.crossings):
         record = run.recorder.storages[number]
@@ -216,8 +218,8 @@ def _kept(run: TracedPass) -> dict[str, str]:
 
 
 def _not_replayed(run: TracedPass) -> dict[str, str]:
-    """All entries, if a stage cannot run the code between blocks as the whole model does. A stage
-    identifies the calls of that code by their number; modules of other stages only return
+    """All entries, if a stage cannot run the code between blocks like the whole model. A stage
+    identifies calls of that code by their number, and modules of other stages only return
     placeholders."""
     above = modules_above(run.entries)
     for path in run.rerun:
@@ -236,18 +238,19 @@ def _not_replayed(run: TracedPass) -> dict[str, str]:
 
 
 _MOST_ALONE = 3
-_MOST_TRIED = 32  # truth values, each a forward pass; later ones count as deciding
+_MOST_TRIED = 32  # truth values, one forward pass each; later ones are assumed to decide
 
 
 def _by_values(
     run: TracedPass, again: Callable[[], TracedPass], assumed: set[int], fakes: Fakes, target: str
 ) -> dict[str, str]:
-    """All entries, if values decide which code runs between blocks or which blocks run; otherwise
-    the entries crossed by tensors whose shapes depend on values, since a pipeline's messages have
+    """All entries, if values decide which code runs between blocks or which blocks run. Otherwise,
+    entries crossed by tensors whose shapes depend on values, because a pipeline's messages have
     fixed sizes. Found by forward passes with other values.
 
-    assumed  gets the blocks in which an assumed truth value decides which code runs
-    Raises TraceError if nothing is known about a truth value.
+    assumed  set to which blocks are added in which an assumed truth value decides which code runs
+
+    Raises TraceError if a truth value is unknown.
     """
     above = modules_above(run.entries)
 
@@ -288,7 +291,7 @@ def _by_values(
         try:
             other.trace(fakes, target, backward=False, uneven=not draws, draws=draws)
         except TraceError:
-            # The model's own shapes disagree then: no conclusion.
+            # The model's shapes contradict each other with these values: no conclusion.
             if run.shapes.guessed:
                 why = "how many rows a mask chooses, of which nothing is known, decides its shapes"
                 return everywhere(why)

@@ -43,7 +43,7 @@ def cut_candidates(module: nn.Module) -> tuple[str, ...]:
 
     for name, member in module.named_children():
         visit(name, member, isinstance(module, _CONTAINERS))
-    # A module with several names opens a block by the first of them.
+    # A module with several names is listed under the first.
     first = {path for path, _ in module.named_modules()}
     return tuple(path for path in inside + outside if path in first)
 
@@ -97,8 +97,8 @@ def repeated(
 ) -> dict[str, str]:
     """Skipped candidate -> the traced candidate that it repeats.
 
-    Of a group of equal structure the first, the second and the last `alone` are traced, and the
-    others repeat the second; if the group is `trusted` to be equal, all others repeat the first.
+    In a group of equal structure, the first, the second and the last `alone` are traced, and the
+    others repeat the second. If the group is `trusted` to be equal, all others repeat the first.
     """
     groups: dict[Any, list[str]] = defaultdict(list)
     modules = dict(module.named_modules())
@@ -114,8 +114,8 @@ def repeated(
 
 
 def repeated_as(module: nn.Module, chain: Sequence[BlockRef]) -> dict[str, str]:
-    """Skipped block -> the first of the same kind and structure, by the chain of an earlier trace
-    of the module."""
+    """Skipped block -> the first block of the same kind and structure in an earlier trace of the
+    module."""
     first: dict[Any, str] = {}
     traced_as: dict[str, str] = {}
     for ref in chain[1:]:
@@ -159,8 +159,8 @@ class Output:
                 self.leaves.append(("plain", leaf))
 
     def fits(self, path: str, args: Any, kwargs: Any) -> bool:
-        """Whether the arguments of a call of the module at `path` equal the recorded ones apart
-        from the values of tensors and the module's number in its list."""
+        """Whether the arguments of a call of the module at `path` equal the recorded ones, except
+        for values of tensors and the module's number in its list."""
         return _specs(path, tree_leaves((args, kwargs))) == self.inputs
 
     def make(self, args: Any, kwargs: Any) -> Any:

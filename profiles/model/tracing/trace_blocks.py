@@ -81,10 +81,10 @@ class TracedBlocks:
         return glue == own and self.cuts[index].specs == self.cuts[position].specs
 
     def _last_agrees(self, last_stub: int, entry: str, model: Block) -> bool:
-        """Whether the next traced block of this structure after the skipped ones equals the one
-        that they repeat. If several are traced, the others may differ only in their backward, and
-        the last in ops that the model runs after it; otherwise blocks of one structure may
-        alternate."""
+        """Whether the skipped blocks may be assumed equal to the traced block `model`: the next
+        traced block of the same structure must equal it. If `alone` blocks are traced at the end,
+        they may differ from it in their backward, and the last one also in ops that the model runs
+        after it. Otherwise blocks of one structure might alternate."""
         part = self.traced.built.module.get_submodule
         own = structure(part(entry))
         after = range(last_stub + 1, len(self.cuts))
@@ -114,9 +114,9 @@ class TracedBlocks:
         return owners
 
     def _calls(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """(parameter, block) -> `Parameter.calls`, where its unit is called several times.
+        """(parameter, block) -> `Parameter.calls`, for units that are called several times.
 
-        After the backward of a call FSDP2 frees the weights, unless no argument has a gradient. A
+        FSDP2 frees the weights after the backward of a call, unless no argument has a gradient. A
         unit that shares a weight with other code belongs to the root, which is called once
         (executor/parallelize.py, `without_shared_weights`).
         """
@@ -131,7 +131,7 @@ class TracedBlocks:
         found: dict[tuple[str, int], tuple[int, int]] = {}
         for path in several.keys() & self.traced.units - shared:
             at = [index for index, _ in several[path]]
-            # The first call's weights are freed in any case, when the backward is over.
+            # Weights of the first call are always freed at the end of the backward.
             freed = [index for i, (index, given) in enumerate(several[path]) if given or not i]
             for name in self.traced.fakes.names:
                 if name.startswith(f"{path}."):

@@ -1,8 +1,8 @@
 """Function modes in the second run of torch.utils.checkpoint.
 
-A checkpoint of a model runs its layers again in the backward, and compares the tensors that they
-save with those of the first run. Autograd runs a backward without function modes (torch 2.13), so
-that attention, for example, was one fused op in the first run and another in the second.
+A checkpointed layer runs again in the backward, and torch compares the tensors saved by both runs.
+But autograd runs a backward without function modes (torch 2.13): attention, for example, was one
+fused op in the first run and several ops in the second.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Derive tensor-parallel rules from the calls of a model, and verify them.
 
-Cut at its linear layers, the data flow of a block has several connected regions: the outputs of
-query, key and value meet in the attention, which the output projection reads; gate and up meet in a
-product that down reads. A region without an input or output of the block may work on a share of its
-features: its producing layers are split by columns, its reading layers by rows (Megatron-LM,
-arXiv 1909.08053, section 3). Every such group of layers is tried and verified
+If the data flow of a block is cut at its linear layers, it has several connected regions: the
+outputs of query, key and value meet in the attention, whose result the output projection reads;
+gate and up meet in a product that down reads. A region without an input or output of the block may
+work on a share of its features: layers that write to it are split by columns, layers that read it
+by rows (Megatron-LM, arXiv 1909.08053, section 3). Every such group of layers is tried and verified
 (trace_tensor_parallel_check.py), independent of the names of layers and classes.
 """
 
@@ -85,8 +85,9 @@ class Derived:
 class DerivedBlock:
     """The split of one distinct block; paths are relative to the block.
 
-    sizes   its `local_sizes` rules;  summed  parameters with gradients summed over the ranks
-    called  linear layers that ran
+    sizes       its `local_sizes` rules
+    summed      parameters with gradients summed over the ranks
+    called      linear layers that ran
     work_flop, split_flop   FLOPs of a forward of the block, and of its split layers
     """
 
@@ -141,7 +142,7 @@ def _derived(call: Call) -> DerivedBlock:
 
 
 def _unsplit(call: Call) -> DerivedBlock:
-    """A block without two linear layers; its work from shapes."""
+    """A block with fewer than two linear layers, which cannot be split; FLOPs from shapes."""
     try:
         return DerivedBlock(call, work_flop=sum(flop for _, flop in _works(call)))
     except Exception:
@@ -155,8 +156,8 @@ def _works(call: Call) -> list[tuple[str, float]]:
 
 
 def _on_part_of_image(call: Call) -> Call:
-    """The call on a part of its images [batch, channels, height, width], if the block then calls
-    the same functions, each with this part of its work."""
+    """The call on smaller images [batch, channels, height, width], for speed. The call itself, if
+    the block then calls other functions or their FLOPs are not proportional."""
     sizes = {tuple(x.shape[2:]) for x in tensors((call.args, call.kwargs)) if x.requires_grad}
     (whole,) = sizes if len(sizes) == 1 else ((),)
     own = [next(n for n in (*range(_LEAST_SIDE, size, 2), size) if size % n == 0) for size in whole]
@@ -258,7 +259,8 @@ def starred_rules(kinds: dict[str, list[str]], every: list[str]) -> list[Rule]:
 
 
 def _with_siblings(block: DerivedBlock) -> dict[str, tuple[str, Parts]]:
-    """The roles, extended to layers that were not called: experts are split like their siblings."""
+    """The roles, extended to linear layers that were not called: experts are split like the called
+    experts of their list."""
     layers = linear_layers(block.call.module)
     roles = dict(block.roles)
     for path in set(layers) - block.called:

@@ -73,7 +73,7 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 torch.library.register_autograd("shardwright::flash_attention", _backward, setup_context=_save)
 
 
-# Bound once: a caller may replace the function of that name.
+# Bound here, because a caller may replace the function of that name.
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
 
@@ -173,8 +173,8 @@ _KINDS = {
 
 
 class FusedRecurrence(TorchFunctionMode):
-    """Within the context, each layer and direction of an LSTM, GRU or RNN of these types is one
-    op."""
+    """Within the context, each layer and direction of an LSTM, GRU or RNN with one of the data
+    types `types` is one op."""
 
     def __init__(self, types: tuple[torch.dtype, ...] = _TYPES) -> None:
         super().__init__()
@@ -190,7 +190,8 @@ class FusedRecurrence(TorchFunctionMode):
 
 
 def _is_fused(args: tuple[Any, ...], types: tuple[torch.dtype, ...]) -> bool:
-    """Padded (not packed) sequences of a supported type, without projections."""
+    """Whether the sequences are padded (not packed), of a supported type and without
+    projections."""
     if len(args) != 9 or not isinstance(args[2], (tuple, list)):
         return False
     x, _, weights, biases, layers, _, _, both, _ = args

@@ -192,7 +192,10 @@ def _convolution(
     settings: tuple[Any, ...],
     phase: Phase,
 ) -> tuple[DeviceKernel, ...]:
-    """settings  stride, padding, dilation, transposed, output padding, groups"""
+    """Kernels of a convolution, for each of its directions.
+
+    settings  stride, padding, dilation, transposed, output padding, groups
+    """
     stride, _, dilation, transposed, _, groups = settings
     made = []
     for direction, x, weight, y in parts:

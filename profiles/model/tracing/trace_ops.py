@@ -143,7 +143,7 @@ def describe_op(
 
 
 def named_on_cpu(op: Op, args: tuple[Any, ...]) -> Op:
-    """With the suffix ACROSS for a softmax along another dimension than the last."""
+    """The op with the suffix ACROSS if it is a softmax over a dimension other than the last."""
     if op.name not in _SOFTMAXES:
         return op
     dim, rank = int(args[_SOFTMAXES[op.name]]), args[0].dim()
@@ -233,7 +233,8 @@ def _matmul(
 
 
 def _recurrence(name: str, args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
-    """The products with inputs and state at every position, each twice in the backward."""
+    """Shape and FLOPs of a recurrent layer: products with inputs and state at every position, each
+    done twice in the backward."""
     first, passes = (1, 2) if name.endswith("backward") else (0, 1)
     x, w_in, w_state = args[first], args[first + 3], args[first + 4]
     shape = MatmulShape(
@@ -246,9 +247,10 @@ def _recurrence(name: str, args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
 
 
 def _trilinear(args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
-    """The two products of nn.Bilinear's op: of the first two factors, and of the result and the
-    third, in a loop along a dimension (at::native::_trilinear, torch 2.13). The shape is that of
-    the product with a sum, or of the larger one."""
+    """Shape and FLOPs of nn.Bilinear's op, which loops over a dimension (at::native::_trilinear,
+    torch 2.13). It computes two products: of factors 1 and 2, and of the result with factor 3.
+    The returned shape is that of the product that sums over a dimension, otherwise of the larger
+    one."""
     factors, expanded, summed = args[:3], args[3:6], set(args[6])
     along = args[7] if len(args) > 7 else 1
     sizes = []
@@ -269,7 +271,8 @@ def _trilinear(args: tuple[Any, ...]) -> tuple[MatmulShape, int]:
 def _pair(
     a: Sequence[int], b: Sequence[int], summed: set[int], along: int, count: int
 ) -> MatmulShape:
-    """The product of two factors with equal numbers of dimensions, `count` times along one."""
+    """Shape of the product of two factors with equally many dimensions, in a loop of `count`
+    iterations over dimension `along`."""
     found = {"batch": count, "m": 1, "n": 1, "k": 1}
     for i, (s, t) in enumerate(zip(a, b, strict=True)):
         shared = s > 1 and t > 1
@@ -385,8 +388,8 @@ def _attention(
 
 def _causal_flag(name: str, args: tuple[Any, ...], backward: bool) -> bool:
     flags = [x for x in args if isinstance(x, bool)]
-    # In every aten and shardwright attention op the causal flag is the last boolean but for
-    # return_debug_mask, which follows it in two forward variants.
+    # In every aten and shardwright attention op, the causal flag is the last boolean, except that
+    # return_debug_mask follows it in two forward variants.
     if not flags:
         return False
     debug = name in ("_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention")

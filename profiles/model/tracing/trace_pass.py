@@ -64,13 +64,14 @@ class Cut:
 
 @dataclass(eq=False)
 class TracedPass:
-    """A pass that `trace` runs once, and its records.
+    """One forward and backward pass, run by `trace`, and its records.
 
-    cuts         the calls that open the blocks, in order
+    cuts         the calls that start the blocks, in order
     collectives  per block, those of tensor parallelism
-    saved        per block, tensors kept for its backward other than those between blocks
+    saved        per block, tensors kept for its backward, except for those between blocks
     alive        storages that exist at the end of the forward pass
-    expected     blocks with shapes that depend on values;  by_value  there are some before the loss
+    expected     blocks with shapes that depend on values
+    by_value     whether there are such shapes before the loss
     assuming     per assumed truth value: the module that reads it, and its block
     functions    Python autograd functions of the model: the calling module, and the function's name
     rerun        paths of modules that are called again in the backward
@@ -78,11 +79,11 @@ class TracedPass:
     transformed  path of a candidate inside a torch.func transform (`grad`, `vmap`), or ""
     given        modules that change a list or dictionary among their arguments
     gradients    storage of a tensor between blocks -> storages of its gradient
-    state        state that the forward changes and computes with -> its first and last block
+    state        name of a state that the forward changes and reads -> its first and last block
     units        paths of modules that a stage runs as a whole
-    calls        path of a module that could be one -> of each call of the forward the block, and
-                 whether an argument has a gradient
-    clamped      weights that their own layers clamp
+    calls        path of a possible unit -> for each call in the forward: the block, and whether an
+                 argument has a gradient
+    clamped      weights that are clamped by their own layers
     drawn        [True] if a random number was drawn outside torch
     """
 
@@ -203,7 +204,8 @@ class TracedPass:
         return uses
 
     def _with_own_loss(self) -> BuiltModel:
-        """The model with the loss of a rank's logits, whose exchanges are recorded."""
+        """The model with a loss of one rank's logits, whose exchanges between ranks are
+        recorded."""
         if not self.sharding.splits_logits:
             return self.built
 
@@ -286,7 +288,7 @@ class TracedPass:
         self.cuts[-1].labels.append(type(module).__name__)
 
     def _check_handed_on(self, path: str, given: list[Any]) -> None:
-        """Raises TraceError if a block does not get the tokens of the block before it."""
+        """Raises TraceError if a block does not receive the tokens of the previous block."""
         before, output = self._handed_on
         made = tree_leaves(output)[:1]
         if path in self.called or (made and all(x is not made[0] for x in given)):
@@ -295,13 +297,13 @@ class TracedPass:
 
     def _cut_here(self, path: str, args: Any, kwargs: Any) -> bool:
         if len(self.cuts) == 1 and not self.recorder.weighted:
-            return False  # the block before the cut would have no call that depends on weights
+            return False  # otherwise the block before the cut has no call that depends on weights
         if torch._C._functorch.peek_interpreter_stack() is not None:
             self.transformed = self.transformed or path
             return False
         if path in self.members or not self.members:
             return True
-        # Modules outside lists (stem, final norm, head) open a block only after the end of a list,
+        # Modules outside lists (stem, final norm, head) start a block only after the end of a list,
         # or at the start of another tower, whose arguments come from no block.
         if self.cuts[-1].entry in self.members:
             return True
@@ -377,8 +379,8 @@ class TracedPass:
             self._add_collective(Phase.FORWARD, path, size)
 
     def _is_unit(self, path: str, module: nn.Module) -> bool:
-        """Whether a stage runs the module as a whole, or not at all: the top-most one that holds
-        weights and opens no block inside."""
+        """Whether a stage runs the module either as a whole or not at all: the top-most module with
+        weights in which no block begins."""
         opening = self.members.union(self.entries) - {""}
         parent = path.rpartition(".")[0]
         above = not parent or any(entry.startswith(f"{parent}.") for entry in opening)
@@ -489,5 +491,5 @@ def path_in_block(path: str, entry: str) -> str:
 
 
 def _drop_gradient(parameter: Tensor) -> None:
-    """In later steps a new gradient is added to the existing one and freed at once."""
+    """Free a gradient at once: in later steps a new gradient is added to the existing one."""
     parameter.grad = None

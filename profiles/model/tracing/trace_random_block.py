@@ -79,9 +79,9 @@ def _is_linear(module: nn.Module) -> bool:
 class Call:
     """A call of a block on meta tensors.
 
-    unused  indices of output tensors without effect on the loss (unused attention weights)
+    unused  indices of outputs that do not affect the loss (unused attention weights)
     large   path of a module with too many weights to run (experts in one tensor) -> its output
-    part    share of the model's image that the call is on
+    part    fraction of the model's image that this call uses
     """
 
     path: str
@@ -112,7 +112,8 @@ def whole_model_call(built: BuiltModel) -> Call:
 
 
 def _called(built: BuiltModel, paths: list[str], traced_as: dict[str, str]) -> list[Call]:
-    """On short sequences if the model accepts them; repeats return outputs like their block's."""
+    """The calls of the blocks, on short sequences if the model accepts them. Repeats return outputs
+    like those of their block."""
     short = _shortened(built)
     try:
         return _run(short, paths, traced_as)
@@ -189,7 +190,7 @@ def _run(built: BuiltModel, paths: list[str], traced_as: dict[str, str]) -> list
 
 
 def _short_call(call: Call) -> Call:
-    """The call on a short sequence, if the block accepts one and the model does not."""
+    """The call on a short sequence, for a block that accepts one although the model does not."""
     given = tensors((call.args, call.kwargs))
     length = max((x.shape[1] for x in given if x.dim() == 3 and x.is_floating_point()), default=0)
     if length <= _LONG or call.large or not call.path:

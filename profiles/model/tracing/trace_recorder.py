@@ -35,7 +35,7 @@ class StorageRecord:
 
     weighted  its content depends on parameters (with a gradient or not)
     node      number of the autograd node whose backward allocated it; None in the forward
-    handed_on  output of a module that a stage runs as a whole
+    handed_on  it is the output of a module that a stage runs as a whole
     """
 
     number: int
@@ -78,15 +78,16 @@ class Recorder(TorchDispatchMode):
     parameters  storage key -> index of the parameter
     weighted    module and name of all forward ops with an input that depends on parameters
     crossings   (producing segment, consuming segment, storage number) of every tensor that depends
-                on parameters and is read in a later segment: a later stage must receive it, with
-                or without a gradient (a teacher's output, a mask made of activations)
+                on parameters and is read in a later segment. A later stage must receive it, even
+                without a gradient (a teacher's output, a mask made of activations)
     crossing    storage number -> shape and type of the tensor of a crossing at its first use
     target      `gpu`: masks of unfused attention scores are read (accelerators fuse them); `cpu`:
                 ops without a 16-bit CPU kernel raise NoKernelError
     on_crossing called with number and tensor of a crossing at its first use
-    state       receives all ops of the forward;  known  has the values of masks
-    differentiated  module that takes a gradient in its forward (`torch.autograd.grad`) through
-                earlier segments -> the first of these and its own
+    state       receives all ops of the forward
+    known       has the values of masks
+    differentiated  module that computes a gradient in its forward (`torch.autograd.grad`) -> the
+                    first and the last segment that the gradient passes
     """
 
     def __init__(
@@ -220,7 +221,8 @@ class Recorder(TorchDispatchMode):
             self._sum = (record.number, made.number, segment, index)
 
     def _with_mask(self, op: Op, func: Any, args: Any) -> Op:
-        """The op with the reach of its mask, if it takes one."""
+        """The op with the number of positions that its attention mask allows, if it takes a
+        mask."""
         if op.attention is None:
             reach = self._known.of_scores(func, args) if self._target == "gpu" else None
             return op if reach is None else replace(op, mask_reach=reach)
@@ -281,8 +283,8 @@ class Recorder(TorchDispatchMode):
         return weighted
 
     def note_handed_on(self, outputs: list[Any]) -> None:
-        """Outputs of a module that a stage runs as a whole. A stage without the module must receive
-        all of them, also constants (T5's zeros for relative positions)."""
+        """Record the outputs of a module that a stage runs as a whole. A stage without the module
+        must receive all of them, even constants (T5's zeros for relative positions)."""
         for x in outputs:
             record = self.storage_of(x) if isinstance(x, Tensor) else None
             if record is not None and self.phase is Phase.FORWARD:
@@ -330,7 +332,8 @@ class Recorder(TorchDispatchMode):
         return free
 
     def _add_in_place(self, change: int) -> None:
-        """The last addition was in place: its first operand has the sum, no new storage."""
+        """Correct the last addition: it was in place, so its first operand has the sum and no
+        storage is new."""
         assert self._sum is not None
         first, made, segment, index = self._sum
         self._sum = None

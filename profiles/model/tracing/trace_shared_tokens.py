@@ -1,13 +1,13 @@
 """Derive the rules of sequence parallelism from the calls of a model's blocks, and verify them.
 
-Between the layers that tensor parallelism splits, a rank has a share of the tokens (Korthikanti et
-al., arXiv 2205.05198, section 4.2.2). That is valid for a block in which all calls outside of the
-split layers work on each token alone: norms, residual sums, activations. A block runs on the last
-rank's share of its tokens, with the whole block's values in place of exchanges between ranks, and
-the result of every call must be the rank's share of its result in the whole block.
+Between the layers that tensor parallelism splits, each rank has a share of the tokens (Korthikanti
+et al., arXiv 2205.05198, section 4.2.2). This is valid for a block if all calls outside of split
+layers work on each token separately: norms, residual sums, activations. To verify it, a block runs
+on the last rank's share of its tokens, with values of the whole block in place of exchanges between
+ranks. The result of every call must be the rank's share of its result in the whole block.
 
-The tokens are gathered before a module, not before its linear layers, if its code reads the number
-of tokens from its input: the deepest module that works is taken.
+If a module reads the number of tokens from its input, the tokens are gathered before that module
+instead of before its linear layers. The deepest module that works is used.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ def shared_tokens(built: BuiltModel, derived: Derived) -> SharedTokens:
 class _Tokens:
     """A block's shares of tokens; paths are relative to the block.
 
-    argument  of the block, which is a share;  gathers  module -> its argument that is gathered
-    summed    parameters that see the rank's tokens only
+    argument  the block's argument that is a share
+    gathers   module -> its argument that is gathered
+    summed    parameters whose gradients come from the rank's tokens only
     """
 
     argument: str
@@ -111,7 +112,8 @@ class _Tokens:
 
 
 def _verified(block: DerivedBlock) -> _Tokens:
-    """The shares of a block's tokens. Raises NotSplit with the call that needs others' tokens."""
+    """The shares of a block's tokens. Raises NotSplit with the call that needs tokens of other
+    ranks."""
     place = block.call.path
     with small_runs():
         small = block.small or small_block(block.call, SEED, thin=False)

@@ -3,13 +3,14 @@
 Megatron-LM, arXiv 1909.08053, section 3: the ranks sum the outputs of layers split by row, and the
 gradients of the inputs of layers split by column. With sequence parallelism (Korthikanti et al.,
 arXiv 2205.05198, section 4.2.2) each rank has a share of the tokens between these layers: it
-gathers the tokens before the modules that need all of them, and a sum over ranks leaves it its own
-tokens alone. The exchange itself is a parameter: the executor sends, a trace takes notes.
+gathers the tokens before modules that need all of them, and a reduce-scatter returns its share. The
+exchange itself is a parameter: the executor communicates, a trace records.
 
-torch's ColwiseParallel, RowwiseParallel and SequenceParallel make DTensors, whose dispatch costs
-more than 1 ms of host time per product: a layer of Llama then took 6 times the host time of a whole
-one, and now takes 1.2 to 1.3 times (bench/split_layer_host.py). They do not support layers that
-keep their weight as [in, out] (GPT-2's Conv1D), or with one weight for query, key and value.
+torch's ColwiseParallel, RowwiseParallel and SequenceParallel use DTensors, whose dispatch costs
+more than 1 ms of host time per matmul: a split layer of Llama took 6 times the host time of an
+unsplit one, and takes 1.2 to 1.3 times with these hooks (bench/split_layer_host.py). They do not
+support layers that store their weight as [in, out] (GPT-2's Conv1D), or with one weight for query,
+key and value.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class NoExchange:
 
 
 class _Exchanged(torch.autograd.Function):
-    """`forth` of a tensor; its gradient is `back` of the output's."""
+    """Autograd function that applies `forth` to a tensor, and `back` to the gradient of its
+    output."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forth: Change, back: Change) -> Tensor:
@@ -77,10 +79,9 @@ def _exchanged(x: Tensor, forth: Change, back: Change) -> Tensor:
 class SplitLayers:
     """The hooks on one rank's layers.
 
-    Layers split by column share their whole input with consecutive ones that read the same tensor
-    (queries, keys and values): autograd adds the gradients of these layers, and the ranks sum them
-    once. The input is kept until the next layer split by row, because under recomputation no layer
-    saves it.
+    Consecutive column-split layers that read the same tensor (queries, keys and values) share one
+    whole input: autograd adds their gradients, and the ranks sum them once. The input is kept until
+    the next row-split layer, because under recomputation no layer saves it.
     """
 
     def __init__(self, sharding: Sharding, exchange: Exchange, rank: int) -> None:
@@ -101,10 +102,10 @@ class SplitLayers:
             self.share_tokens(model.get_submodule(path), kind)
 
     def hook_vocabulary(self, model: nn.Module, runs: Callable[[], bool]) -> None:
-        """Let embeddings and head work on this rank's words: a lookup gives zeros for other words,
-        and the ranks sum.
+        """Let embeddings and head work on this rank's part of the vocabulary: a lookup of another
+        rank's token returns zeros, and the ranks sum.
 
-        runs  whether a call that begins is computed, not one of another stage
+        runs  whether a call that begins is computed by this stage
         """
         outside: dict[nn.Module, Tensor] = {}
         rank = self._rank
@@ -137,10 +138,10 @@ class SplitLayers:
                 module.register_forward_pre_hook(take)
 
     def share_tokens(self, module: nn.Module, kind: str) -> None:
-        """Let a module take or make shares of the tokens; no effect on one without weights, which
-        another stage runs.
+        """Let a module gather or produce shares of the tokens; no effect on a module without
+        weights, which another stage runs.
 
-        kind  of tensor_parallel_rules.py
+        kind  of rule in tensor_parallel_rules.py
         """
         if next(module.parameters(), None) is None:
             return
@@ -182,9 +183,9 @@ class SplitLayers:
         self._state = self._made = None
         bias = module._parameters.get("bias")
         if bias is not None:
-            # Only the first rank adds the whole bias, others 0; each gets its whole gradient. The
-            # module finds this tensor first. A recomputation may end inside the layer, so the
-            # parameter is left where it is.
+            # Only the first rank adds the bias, the others add 0; each gets its whole gradient. The
+            # module finds this tensor before its parameter. The parameter stays in place, because a
+            # recomputation may end inside the layer.
             vars(module)["bias"] = bias - bias.detach() * (self._rank > 0)
 
     def _give_sum(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor:

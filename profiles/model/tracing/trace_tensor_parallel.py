@@ -3,10 +3,10 @@
 A column-split linear layer has a share of the output features, a row-split one of the input
 features (Megatron-LM, arXiv 1909.08053, section 3). If query, key and value share one weight, a
 rank has a part of each: features are reordered to [rank, part, feature] and then split evenly. Of
-the vocabulary a rank has its words' rows of the embedding and of the head.
+embedding and head, a rank has the rows of its part of the vocabulary.
 
 `q.view(batch, length, self.num_heads, self.head_dim)` uses the number of all heads, but a rank has
-only some of them. In modules with `local_sizes` rules such numbers are divided by tp during the
+only some of them. In modules with `local_sizes` rules, such numbers are divided by tp during the
 call, so that the model's code runs on local shapes. `trace_pass.py` adds the all-reduces.
 """
 
@@ -39,10 +39,14 @@ from profiles.model.building.tensor_parallel_rules import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """Split modules (path -> `column`, `row`, TABLE or HEAD) and split parameters (name ->
-    dimension, and the proportions of the adjacent parts in it); `padding` of split embeddings is
-    the word without a gradient; `tokens` are modules that take or make shares of the tokens, by
-    path, with the rule's kind; the gradients of `summed` parameters are summed over the ranks."""
+    """The parts of a model that are split over tensor-parallel ranks.
+
+    rules    path of a split module -> `column`, `row`, TABLE or HEAD
+    splits   name of a split parameter -> dimension, and proportions of adjacent parts in it
+    padding  padding index of a split embedding: the token without a gradient
+    tokens   path of a module that gathers or produces shares of the tokens -> the rule's kind
+    summed   parameters whose gradients are summed over the ranks
+    """
 
     tp: int
     summed: set[str] = field(default_factory=set)
@@ -57,7 +61,7 @@ class Sharding:
 
     @property
     def splits_logits(self) -> bool:
-        """Whether a rank has the logits of its words alone."""
+        """Whether a rank has only the logits of its part of the vocabulary."""
         return HEAD in self.rules.values()
 
     def full_shape(self, name: str, local: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
@@ -76,8 +80,8 @@ class Sharding:
 
 
 def shard(model: nn.Module, rules: Iterable[Rule], tp: int) -> Sharding:
-    """Replace the weights of split layers, as far as the model has them, by tensors of one rank's
-    share, without values.
+    """Replace the weights of split layers, as far as the model has them, by empty tensors with the
+    size of one rank's share.
 
     Raises TraceError for features that tp does not divide.
     """
@@ -124,7 +128,7 @@ def _shard_layer(
 
 
 def _shard_vocabulary(model: nn.Module, rules: tuple[Rule, ...], made: Sharding) -> None:
-    """Split tables and head by words, unless tp does not divide their number; parameters that they
+    """Split embeddings and head by the vocabulary, if tp divides its size. Parameters that they
     share with each other or with other modules stay shared."""
     shares: dict[nn.Parameter, nn.Parameter] = {}
     for path, module in model.named_modules():

@@ -60,9 +60,10 @@ class NotSplit(Exception):
 class Event:
     """A call of the whole block; `layer` is the path of a linear layer, otherwise "".
 
-    values  of the tensors that it creates or changes;  given  a linear layer's input
+    values    of the tensors that the call creates or changes
+    given     a linear layer's input
     inputs, outputs  the tensors, for the data flow
-    gradient  part of the gradient of a linear layer's input that comes from this call
+    gradient  the part of the gradient of a linear layer's input that comes from this call
     """
 
     name: str
@@ -354,8 +355,8 @@ def check_split(
 class _Rank(Watch):
     """The run of one rank.
 
-    shares  call of the whole block -> the rank's term of the sum over ranks: of the output of a
-            row-split layer, of the gradient of a column-split layer's input
+    shares  call of the whole block -> this rank's term of the sum over ranks: of the output of a
+            row-split layer, or of the gradient of a column-split layer's input
     """
 
     def __init__(self, whole: Recording, roles: Roles, tp: int, rank: int) -> None:

@@ -1,9 +1,9 @@
-"""Find the embedding and the head of a model that tensor parallelism may split by words.
+"""Find the embedding and the head of a model whose vocabulary tensor parallelism may split.
 
-A rank then uses only its words' rows, and keeps only their logits: the loss exchanges three numbers
-per token (build_split_loss.py lists the possible losses). The head is a linear layer whose output
-becomes the logits by elementwise ops (a scale, a soft cap); tables are the embeddings with the same
-number of rows that are called with integers.
+Each rank then has only its rows of both and its logits: the loss exchanges three numbers per token
+(build_split_loss.py lists the supported losses). The head is a linear layer whose output becomes
+the logits by elementwise ops (a scale, a soft cap). Tables are embeddings with the same number of
+rows that are called with integers.
 """
 
 from __future__ import annotations

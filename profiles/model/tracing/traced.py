@@ -1,12 +1,12 @@
 """A traced model at any micro-batch size and tp degree, cached on disk.
 
-Every number of most graphs is affine in the batch: parameters are constant, activations grow. So
-two traces give all sizes exactly. Products of every sample with every other (contrastive losses,
-experts with a capacity) are quadratic: the first two other sizes are traced, and give the rest if
-three of the four graphs give the fourth. Others (their structure changes with the batch, uneven
-routing) are traced at each size.
-At batch 1 torch replaces some copies by views: it is traced directly for a CPU, whose measured
-blocks are identified by their exact trace, and extrapolated for accelerators.
+Every number of most graphs is affine in the batch size: parameters are constant, activations grow.
+So two traces give all sizes exactly. If every sample meets every other (contrastive losses, experts
+with a capacity), numbers are quadratic: two more sizes are traced, and the others are computed if
+three of the four graphs predict the fourth. All other graphs (their structure changes with the
+batch, uneven routing) are traced at each size. At batch 1 torch replaces some copies by views: for
+a CPU, whose measured blocks are identified by their exact trace, this size is traced; for
+accelerators it is extrapolated.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TracedModel:
         self._trace_at = trace_at
         self.target = target
         self._made: dict[tuple[int, int], ModelGraph] = {}
-        self._traced: dict[int, list[ModelGraph]] = {}  # of other micro-batches than the files'
+        self._traced: dict[int, list[ModelGraph]] = {}  # graphs of batch sizes that are in no file
         self.name = self.source = spec.source
         self.sequence_length = first.graphs[0].sequence_length
         self.dtype = first.graphs[0].dtype
@@ -106,8 +106,8 @@ class TracedModel:
         return self._made[key]
 
     def _curved(self, micro_batch: int, tp: int) -> ModelGraph | None:
-        """The graph extrapolated from three traced ones, if these also give a fourth; otherwise
-        None. The graph of a single sample is not used, as it may have other ops."""
+        """The graph extrapolated from three traced ones, if these also predict a fourth; otherwise
+        None. The graph of batch 1 is not used, as it may have other ops."""
         known = [*self._files[tp].graphs, *self._traced.get(tp, ())]
         if len(known) < 4 or micro_batch == 1:
             return None
@@ -115,8 +115,8 @@ class TracedModel:
         return interpolate(known[:3], micro_batch) if right else None
 
     def need_shared_tokens(self) -> None:
-        """Raises InputError, with the block and the reason, if tensor-parallel ranks should share
-        the tokens and cannot."""
+        """Raises InputError, with the block and the reason, if sequence parallelism is requested
+        and the model does not support it."""
         if why := self._why_not_sequence_parallel:
             raise InputError(
                 f"--sequence-parallel cannot be used for {self.name}: {why}. Leave it out, or name "
@@ -186,7 +186,7 @@ def trace_model(
             first = trace_at(_BATCHES[0], 1)
             second = trace_at(_BATCHES[1], 1, first)
             if interpolate((first, second), max(_BATCHES) + 1) is None:
-                second = trace_at(_BATCHES[1], 1)  # which skips as the first did
+                second = trace_at(_BATCHES[1], 1)  # skips the same blocks as the first
             graphs = (first, second)
             alone = facts().why_not(1)
             graphs = tuple(replace(graph, why_not_tensor_parallel=alone) for graph in graphs)
@@ -228,7 +228,7 @@ def kept(
     settings: tuple[Any, ...],
     cache: Path | None,
 ) -> T:
-    """The value of `make`, from the folder `cache` if it is cached.
+    """The result of `make`, read from the folder `cache` if it is cached.
 
     A file belongs to one configuration, its settings, and one version of this code and of torch.
     Models of a factory are not cached, since their code has no hash.
@@ -264,10 +264,10 @@ def tracer_version() -> str:
 
 
 def interpolate(graphs: Sequence[ModelGraph], micro_batch: int) -> ModelGraph | None:
-    """The graph at `micro_batch` from those at two or more others, or None if they are not
-    polynomials in the batch, of a degree below their number; other values must be equal.
+    """The graph at `micro_batch`, computed from those at two or more other sizes. None if they are
+    not polynomials in the batch size, of a degree below their number, or differ in another value.
 
-    Two graphs of products with two sizes of the batch give None: those are quadratic.
+    Two graphs with products of two batch dimensions give None: those are quadratic.
     """
     low = graphs[0]
     if any(len(one.kinds) != len(low.kinds) or one.chain != low.chain for one in graphs):
@@ -308,7 +308,7 @@ def _weights(places: Sequence[int], at: int) -> tuple[tuple[int, ...], int]:
 
 
 def _between(values: tuple[Any, ...], weights: tuple[tuple[int, ...], int]) -> Any:
-    """The weighted value, or None if the values differ in structure."""
+    """The weighted sum of the values, or None if they differ in structure."""
     first, *others = values
     if all(one is first or one == first for one in others):
         return first
