@@ -1,10 +1,12 @@
 """Search a setting (legal cells and their costs), and return a plan file with its proof.
 
-1. Every legal cell gets a lower bound; cells that certainly exceed the memory are discarded.
-2. Cells are solved in the order of their bounds, exactly, and checked by the event timeline.
-3. The search ends when no bound is below the best plan. Status `optimal` if best and bound agree
-   within tolerances.OPTIMAL_GAP, otherwise `feasible` with the gap.
-4. If nothing fits: status `infeasible`, with the nearest plan, and changes that make one fit.
+1. Every legal cell gets a lower bound on its step time; cells whose memory bound exceeds the memory
+are discarded.
+2. Cells are solved exactly, in the order of their bounds, and checked by the event timeline.
+3. The search ends when no bound is below the best plan. The status is `optimal` if best and bound
+agree within tolerances.OPTIMAL_GAP, otherwise `feasible` with the gap.
+4. If nothing fits, the status is `infeasible`, with the nearest plan, and changes that make one
+fit.
 
 Equal inputs give equal answers, except for `search_time_s` and when a time limit ends the search.
 """
@@ -42,9 +44,9 @@ from simulator.values.plan import Plan
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
 from simulator.values.runnable import free_schedules, why_not_runnable
 
-CERTIFICATE_EFFORT = 1.0  # deterministic seconds that `auto` lets the integer programme have
+CERTIFICATE_EFFORT = 1.0  # deterministic seconds of the integer program with `auto`
 RUNNERS_UP = 3
-TRIED_RUNNERS_UP = 9  # cells solved at most to find them
+TRIED_RUNNERS_UP = 9  # cells solved for runners-up, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,13 @@ class SearchOptions:
     """Options of a search.
 
     solver        `dp`, `ilp`, or `auto`: the dynamic program, and the integer program as
-                  certificate of the best cell where it is cheap
+                  certificate of the best cell if it is small
     progress      called with bound, incumbent, gap and seconds after every cell
     time_limit_s  ends the search with the best plan so far; so does an interrupt
-    clock         seconds; only for the limit, for progress and for `search_time_s`
+    clock         returns seconds; only for the limit, for progress and for `search_time_s`
     layouts       answer of the search over layouts to the same request. Plans that are layouts have
-                  that search's price and are left out here (`is_layout`): only faster plans are
-                  searched
+                  that search's price, so they are skipped here (`is_layout`), and only faster plans
+                  are searched
     """
 
     solver: str = "auto"
@@ -126,8 +128,8 @@ def search_setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Solved:
-    """The cells of a setting with lower bounds on their missing bytes, and the plans found: the
-    best first, one per family, including the runners-up searched after the proof."""
+    """The cells of a setting with lower bounds on their missing bytes, and the plans found: one per
+    family, best first, including the runners-up searched after the proof."""
 
     missing: dict[Cell, float]
     solver: CellSolver
@@ -152,10 +154,10 @@ def _solve(
         first_only=first_only,
         best=_step_s(options.layouts),
     )
-    again: list[Candidate[int]] = []  # refined to no plan under the best: there may be slower ones
+    again: list[Candidate[int]] = []  # no plan below the best was found; slower ones may exist
 
     def refine(at: int, below: float) -> float:
-        """Offer the plans of a cell; returns a lower bound on the others."""
+        """Add the plans of a cell; returns a lower bound on the cell's other plans."""
         found = solver.refine(cells[at], below, lower[at])
         bound_s = max(found.bound_s, lower[at])
         known = found.plan is not None and options.is_layout(found.plan)

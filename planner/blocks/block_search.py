@@ -85,8 +85,8 @@ def search(
 
 
 def _keeping_to_types(space: Axes, cluster: Cluster) -> Axes:
-    """The space of plans that the simulator prices correctly: it assumes that all devices of a
-    pipeline rank are of the type of the first."""
+    """The space, restricted to plans that the simulator prices correctly: it assumes that all
+    devices of a pipeline rank are of the first one's type."""
     kept = one_type_stages(cluster, space)
     if kept is None:
         counts = ", ".join(
@@ -114,8 +114,8 @@ def one_type_stages(cluster: Cluster, space: Axes) -> Axes | None:
 
 
 def _that_run(space: Axes, traced: Traced, workload: Workload) -> Axes:
-    """The space without micro-batches of one sample if the model cannot run on one (batch
-    normalization of single values); raises TraceError if no other is allowed."""
+    """The space without micro-batches of one sample if the model cannot run with one (batch
+    normalization of single values); raises TraceError if no other size is allowed."""
     if not space.allows("micro_batch", 1):
         return space
     try:
@@ -165,7 +165,7 @@ def _not_gathered_twice(space: Axes, traced: Traced) -> Axes:
 
 
 def _context(traced: Traced, cluster: Cluster, workload: Workload) -> LayoutContext:
-    graph = traced.at(2, 1)  # its blocks, which no micro-batch changes; one sample may not run
+    graph = traced.at(2, 1)  # its blocks are equal for all batches; one sample may not run
     assumed = []
     if shapes := dict.fromkeys(block.label for block in graph.blocks if block.expected_shapes):
         assumed.append(

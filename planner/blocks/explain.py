@@ -1,5 +1,5 @@
-"""Explanations: why a runner-up is slower, and, if nothing fits, the nearest plan, its fullest
-stage, the largest part of its memory, and the changes under which one may fit."""
+"""Explanations: why a runner-up is slower; if nothing fits, the nearest plan, its fullest stage,
+the largest part of its memory, and the changes that may make one fit."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def _phrase(name: Part, extra_s: float, plan: Plan, prediction: Prediction) -> s
     return f"{words.get(name, name.words)} {more}"
 
 
-_CELLS_TRIED = 4  # meshes with the least missing memory that are solved for the nearest plan
-_PRECISION = 0.01  # of the capacity, to which the missing memory is found
+_CELLS_TRIED = 4  # meshes with the smallest shortfall that are solved for the nearest plan
+_PRECISION = 0.01  # of the capacity: accuracy of the missing memory
 
 
 def explain_infeasible(
     solver: CellSolver, missing: Mapping[Cell, float], relaxations: tuple[Relaxation, ...]
 ) -> Infeasibility:
-    """The nearest plan, which needs the least additional memory. Searched in the first cell of each
-    of a few meshes, those with the smallest shortfall by their bound.
+    """The nearest plan: the one that needs the least additional memory. Only the first cells of the
+    few meshes with the smallest bound on their shortfall are searched.
 
     missing  lower bound on the missing bytes of each cell; no cell has a plan that fits
     """
@@ -102,8 +102,8 @@ def explain_infeasible(
 def _least_more(
     solver: CellSolver, cell: Cell, least: float, limit: float
 ) -> tuple[float, Partition] | None:
-    """The least additional memory with which the cell has a plan, and that plan; None above
-    `limit`.
+    """The smallest amount of additional memory with which the cell has a plan, and that plan; None
+    above `limit`.
 
     least  lower bound on the additional memory
     """

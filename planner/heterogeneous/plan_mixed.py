@@ -1,9 +1,9 @@
 """`plan_mixed`: the best plan on devices of several types, with equal or unequal replicas.
 
-Searches with equal replicas run on parts of the cluster. Such a search prices a pipeline rank by
-its first device, so all devices of a rank must be of one type: the search runs on the devices of
-one type, and on all devices with stages of one type each. A third search gives equal shares to
-unequal devices: it treats all of them as slow as the slowest, with the least memory of any.
+Plans with equal replicas come from three kinds of search. Such a search prices a pipeline rank by
+its first device, so all devices of a rank must be of one type. The first runs on the devices of one
+type, the second on all devices, with stages of one type each. The third gives equal shares to
+unequal devices: it treats all as the slowest type, with the smallest memory.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from simulator.values.workload import Workload
 class Part:
     """A cluster and a space for a search.
 
-    title    for reports;  devices  type of each of its devices
-    exact    whether the search computes exact times; otherwise they are upper bounds
+    title    for reports
+    devices  type of each of its devices
+    exact    whether its times are exact; otherwise they are upper bounds
     """
 
     title: str
@@ -87,7 +88,8 @@ def only(cluster: Cluster, name: str) -> Cluster:
 
 
 def levelled(cluster: Cluster, slowest: str) -> Cluster:
-    """The cluster with every device as slow as type `slowest`, and with the least memory of any."""
+    """The cluster with every device as slow as type `slowest`, and with the smallest memory of all
+    types."""
     least = min((group.device for group in cluster.groups), key=lambda device: device.usable_bytes)
     slow = next(group.device for group in cluster.groups if group.device.name == slowest)
     device = replace(slow, memory_bytes=least.memory_bytes, reserved_bytes=least.reserved_bytes)
@@ -136,7 +138,7 @@ def plan_mixed(
 
     Searches plans with equal replicas on each part of the cluster (`parts_of`) and, for 1F1B, plans
     with unequal replicas (`unequal_search`). Raises InputError if a device has no rate for the
-    precision, or if the pins leave nothing to search.
+    precision, or if the fixed axes leave nothing to search.
     """
     options = options or SearchOptions()
     start, limit_s = options.clock(), options.time_limit_s
@@ -257,7 +259,7 @@ def _chosen(best: _PartAnswer, bound: float, prices: StagePrices) -> PlanFile:
     if answer.plan is None:
         return answer
     if not best.part.exact:
-        # It was searched on a view of the cluster.
+        # It was searched on a part of the cluster.
         plan = replace(answer.plan, cluster=cluster.name, cluster_hash=prices.cluster_hash)
         answer = replace(answer, plan=plan, machine=cluster.machine)
     step_s = best.step_time_s
@@ -287,7 +289,8 @@ def _compared(found: _PartAnswer) -> Compared:
 
 
 def _with_dollars(found: _PartAnswer, usd_per_hour: Mapping[str, Sourced]) -> _PartAnswer:
-    """The answer with the dollars of all devices of the part, if each has a price."""
+    """The answer with costs in dollars for all devices of the part; without, if a price is
+    missing."""
     devices, answer, usd = found.part.devices, found.answer, None
     if answer is None or answer.prediction is None:
         return found

@@ -2,10 +2,11 @@
 
     step = max over replicas of [ sum_r + (m_r - 1) longest_r ],    sum of m_r = M
 
-with sum_r and longest_r of the replica's stages (`splits.Split.pipeline_s`). Devices may be left
-unused. The shortest step of R replicas is one of finitely many values (a split and a number of
-micro-batches). For a given value, a knapsack over the sets of devices gives the number of
-micro-batches that the replicas finish in time.
+where m_r is the number of micro-batches of replica r, and sum_r and longest_r are the sum and the
+maximum of its stages' seconds (`splits.Split.pipeline_s`). Devices may be left unused. The shortest
+step of R replicas is one of finitely many values (one per split and number of micro-batches). For a
+given value, a knapsack over the sets of devices gives the number of micro-batches that the replicas
+finish in time.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def share_out(splits: Splits, tables: StageTables, replicas: int) -> tuple[Share
         return None
     chosen = _traced(times, tables, step_s, replicas)
     shares = [1] * replicas
-    # Micro-batches one by one to the replica that would be done first; each has one or more.
+    # Each micro-batch goes to the replica that would finish it first; every replica gets at least
+    # one.
     for _ in range(tables.num_microbatches - replicas):
         _, first = min((times[counts][shares[i]], i) for i, counts in enumerate(chosen))
         shares[first] += 1
@@ -63,7 +65,7 @@ def least_step_s(
     splits: Splits, tables: StageTables, replicas: int, *, below_s: float = np.inf
 ) -> float:
     """Lower bound in seconds on the timeline of `replicas` replicas of these splits
-    (`splits.least_s`), without gradient reduction; infinite if it is `below_s` or more."""
+    (`splits.least_s`), without gradient reduction; infinite if it is at least `below_s`."""
     return _least(_times(splits, tables, least=True), tables, replicas, below_s)
 
 

@@ -2,7 +2,7 @@
 
 For every set of devices that may form a pipeline, a dynamic program from the last stage to the
 first searches all orders of the devices and all contiguous splits of the blocks. It keeps the
-splits that are not beaten in both the longest stage and the sum of stages.
+splits that are undominated in (longest stage, sum of stages).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class StageTables:
     seconds     [Q][depth] of [n, n+1]: seconds per micro-batch of blocks [i, j) on a device of the
                 type as the k-th stage from the end (k = 1, 2, ..., depth, which determines its
                 micro-batches in flight), including messages over the cut after it; infinite if it
-                does not fit or j <= i. A longer range never takes less.
+                does not fit or j <= i. A longer range never takes less
     tails_s     [Q] of [n, n+1]: seconds after the last backward if [i, j) is the first stage
-    stages      highest number of stages of a pipeline
+    stages      maximum number of stages of a pipeline
     num_microbatches   of all replicas together
     """
 
@@ -58,10 +58,11 @@ class StageTables:
 class Split:
     """A pipeline: the device type of each stage, and its first block.
 
-    longest_s  the longest stage;  sum_s  sum of all stages and of the first one's tail
+    longest_s  seconds of the longest stage
+    sum_s      sum of all stages and of the first stage's tail
 
-    The messages over the cut after a stage count as its work. This is exact if messages wait in the
-    compute stream, and too slow otherwise.
+    Messages over the cut after a stage count as its work. This is exact if messages run in the
+    compute stream; otherwise it is an upper bound.
     """
 
     longest_s: float
@@ -70,10 +71,11 @@ class Split:
     first_blocks: tuple[int, ...]
 
     def pipeline_s(self, num_microbatches: int) -> float:
-        """sum + (m - 1) longest: the 1F1B step if every stage were as slow to fill and drain.
+        """sum + (m - 1) longest: the 1F1B step if every stage were as slow to fill and drain as the
+        longest.
 
-        Never less than the timeline of the same stages, and equal to it where the last stage is
-        the longest (planner/chain/problem.py says why; Narayanan et al., SC'21, section 2.2.1).
+        Never less than the timeline of the same stages, and equal to it if the last stage is the
+        longest (planner/chain/problem.py says why; Narayanan et al., SC'21, section 2.2.1).
         """
         return self.sum_s + (num_microbatches - 1) * self.longest_s
 
@@ -87,15 +89,15 @@ def least_s(
     """Lower bound in seconds on the timeline of the same stages, exact for equal stages. Arguments
     may be arrays of equal shape, for several splits or numbers of micro-batches.
 
-    Let T be the longest of p stages, number s from 0, `behind` the sum of the stages behind it, and
-    w = min(m, p - s) of m micro-batches in flight there. Paths of 1f1b (chain/problem.py):
-        through s in steady state, m > w        sum + (m - w) T + behind
-        down to s, all its work, and up         sum + (m - 1) T - behind
-        m = w: all forwards of s before the last micro-batch comes back, or all its backwards behind
-        the first one's; the longer             sum + (m - 1) T / 2 or more
-    Of the stages up to s none is longer, so that `behind` is sum - (s + 1) T or more and the first
-    path takes 2 sum + (m - p - 1) T. The mean of the first two takes sum + (m - (w + 1) / 2) T, as
-    the third does.
+    Let s, counted from 0, be the longest of p stages, T its time, `behind` the sum of the later
+    stages, and w = min(m, p - s) its micro-batches in flight. Paths of 1f1b (chain/problem.py):
+        m > w   through s in its steady state       sum + (m - w) T + behind
+                to s, all its work, and back        sum + (m - 1) T - behind
+        m = w   the longer of: all forwards of s before its first backward, or all its backwards
+                after that; at least                   sum + (m - 1) T / 2
+    No stage is longer than s, so `behind` is at least sum - (s + 1) T, and the first path takes at
+    least 2 sum + (m - p - 1) T. The mean of the first two takes sum + (m - (w + 1) / 2) T, as the
+    third does.
     """
     m, p = num_microbatches, stages
     there_and_back_s = np.where(m > p, 2 * sum_s + (m - p - 1) * longest_s, 0.0)
@@ -130,8 +132,8 @@ end among the ends on the other devices, its longest stage, the sum of its stage
 
 
 def _ends_on(tables: StageTables, counts: Counts, ends: Mapping[Counts, Array]) -> Array:
-    """[5, ends] ends of pipelines with one stage on each device of the set. Ends that another with
-    the same first block beats in both the longest stage and the sum are left out."""
+    """[5, ends] ends of pipelines with one stage on each device of the set. Dominated ends are left
+    out: another with the same first block is better in both the longest stage and the sum."""
     found = []
     for first in range(tables.num_blocks):
         rows = []

@@ -1,10 +1,10 @@
 """Times of every possible stage on every type of device, from a traced model and a cluster.
 
 A "device" of the abstract problem (`splits`) is a tensor-parallel group inside a node. Times,
-memory and tails come from the functions that price cells with equal replicas, and equal those of
-the prediction, with one exception. Devices are not numbered yet, so messages and gradient exchanges
-are assumed to cross the widest level of the cluster or, for lower bounds, to take no time. Every
-stage is assumed to have more micro-batches than are in flight, which needs the most memory.
+memory and tails come from the functions that price cells with equal replicas, so they equal the
+prediction, with one exception: as devices are not numbered yet, messages and gradient exchanges are
+assumed to cross the widest level of the cluster or, for lower bounds, to take no time. Every stage
+is assumed to have more micro-batches than are in flight, which needs the most memory.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def check_rates(cluster: Cluster, precision: str, dtype: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """The choices that are fixed while stages, shares and devices are chosen.
+    """Degrees, micro-batch and ZeRO stage, which are fixed while stages, shares and devices are
+    chosen.
 
     degrees   tp, and dp: the number of replicas, over which ZeRO shards
     """
@@ -94,7 +95,7 @@ class Key:
 class StagePrices:
     """Stage times of keys; values that keys share are computed once.
 
-    stages  highest number of stages of a pipeline
+    stages  maximum number of stages of a pipeline
     """
 
     def __init__(self, model: PricedModel, stages: tuple[int, ...]) -> None:
@@ -158,7 +159,7 @@ class StagePrices:
     def _stages_of(self, key: Key, kind: int) -> PartitionSolver:
         """The stages of the longest possible pipeline on devices of one type."""
         if not key.zero_stage:
-            # Nothing is sharded: replicas count for the buckets of gradients that they exchange.
+            # Nothing is sharded: replicas matter only for the buckets of exchanged gradients.
             key = key.with_replicas(min(key.degrees.dp, 2))
         return self._solver(key, kind)
 
@@ -191,8 +192,8 @@ class StagePrices:
         n, room = at.size, self.types(tp)[kind].device.usable_bytes
         depth = min(max(self.stages), n)
         in_flight = tuple(min(depth - stage, micro_batches) for stage in range(depth))
-        # Two ranks: gradients stay whole between micro-batches, as under a pipeline; one
-        # micro-batch more than in flight, so that all are in flight together with all gradients.
+        # With two ranks, gradients stay whole between micro-batches, as in a pipeline. With one
+        # micro-batch more than in flight, all of these are in memory together with all gradients.
         cell = Cell(
             degrees=replace(key.degrees, pp=2),
             zero_stage=key.zero_stage if key.degrees.dp > 1 else 0,

@@ -1,8 +1,8 @@
 """The search over plans with unequal replicas, by key: tensor-parallel degree, micro-batch, ZeRO
 stage and number of replicas. For each key, `shares.share_out` chooses stages, shares and devices.
 
-Every key has a lower bound on the predictions of its plans. The key with the least bound is taken
-and its bound tightened; if it still has the least, it is solved. The simulator times each plan
+Every key has a lower bound on the predictions of its plans. The key with the lowest bound is taken
+and its bound tightened; if it is still the lowest, the key is solved. The simulator times each plan
 found (`simulator.traced.predict`).
 """
 
@@ -28,7 +28,9 @@ from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
 
 MOST_STAGES = 8  # of a pipeline, unless --pp requests more
-EVERY_COUNT = 16  # numbers of replicas that are all tried; beyond, powers of two and three of them
+EVERY_COUNT = (
+    16  # numbers of replicas that are all tried; above: powers of two and three times them
+)
 ZERO_STAGES = (0, 1, 2)
 
 
@@ -88,8 +90,8 @@ def search_unlike(
 
 
 def unlike_keys(prices: StagePrices, space: Axes) -> tuple[Key, ...]:
-    """All keys of the space, with tp degrees for which some type has a whole group in a node.
-    Unequal replicas have no groups of hybrid sharding."""
+    """All keys of the space, with the tp degrees for which at least one type has a whole group in a
+    node. Unequal replicas have no groups of hybrid sharding."""
     if not space.allows("dp_replicate", 1):
         return ()
     batch = prices.model.workload.global_batch
@@ -132,8 +134,8 @@ def _lower_bounds(prices: StagePrices) -> Callable[[Key, float], float]:
     def lower_s(key: Key, below_s: float) -> float:
         most = key.with_replicas(prices.num_groups(key.degrees.tp))
         lower = math.inf
-        # With more replicas each needs less memory, so that one bound holds for all numbers; with
-        # nothing sharded all numbers are bounded alike.
+        # More replicas need less memory each, so one bound holds for all numbers; if nothing is
+        # sharded, all numbers have the same bound.
         for each in (most, key) if key.zero_stage else (key.with_replicas(1),):
             lower = least_step_s(*splits_of(each), key.degrees.dp, below_s=below_s)
             if lower >= below_s:

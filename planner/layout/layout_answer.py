@@ -21,7 +21,7 @@ from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Interval, Prediction
 
 LAYOUT_SCHEMA = "shardwright/layout@3"
-# The fields of a layout's run: decided by its search, and given by the request.
+# The fields of a layout's run: chosen by the search, and given by the request.
 _DECIDED = (
     *("num_devices", "tp", "cp", "pp", "dp", "expert_parallel", "vpp", "zero_stage"),
     *("micro_batch", "global_batch", "seq_len", "schedule", "recompute", "precision"),
@@ -30,11 +30,12 @@ _DECIDED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutChoice:
-    """A layout with its prediction; why_not_first is "" for the chosen one.
+    """A layout with its prediction.
 
-    reliability   failures and checkpoints of a long run
-    region        of the power grid, for carbon; "" if none is given
-    idle_devices  unused devices of the cluster: they count for price and energy, but not for MFU
+    why_not_first  why it is slower than the best; "" for the best
+    reliability    failures and checkpoints of a long run
+    region         of the power grid, for carbon; "" if none is given
+    idle_devices   unused devices of the cluster: they count for price and energy, but not for MFU
     """
 
     run: TrainingRun
@@ -51,24 +52,24 @@ class LayoutChoice:
 
     @property
     def out_of_memory_probability(self) -> float:
-        """Probability that a device needs more memory than it has, from the peaks of published runs
-        of the framework."""
+        """Probability that the layout needs more memory than a device has, estimated from measured
+        peaks of published runs of the framework."""
         usable = get_device(self.run.device).usable_bytes
         return out_of_memory_probability(self.run, self.required_memory_bytes, usable)
 
     @property
     def usd_delivered(self) -> Interval | None:
-        """US dollars per million tokens that remain after failures of a long run."""
+        """US dollars per million tokens of a long run; tokens lost to failures are not counted."""
         return delivered(self.prediction.usd_per_million_tokens, self.reliability.goodput)
 
     @property
     def kwh_delivered(self) -> Interval | None:
-        """Energy per million tokens that remain after failures of a long run."""
+        """kWh per million tokens of a long run; tokens lost to failures are not counted."""
         return delivered(self.prediction.kwh_per_million_tokens, self.reliability.goodput)
 
     @property
     def kg_co2e_delivered(self) -> Interval | None:
-        """Carbon per million tokens that remain after failures of a long run; None without a
+        """kg CO2e per million tokens of a long run, without tokens lost to failures; None without a
         region."""
         kwh = self.kwh_delivered
         return carbon(kwh, self.region) if kwh is not None and self.region else None
@@ -162,10 +163,10 @@ def _option_words(run: TrainingRun) -> list[str]:
 
 
 def layout_decision(run: TrainingRun) -> dict[str, str]:
-    """The decisions of a layout, by their place in the file."""
+    """The decisions of a layout, by key of the answer file."""
     return written_decision(encode(run))
 
 
 def written_decision(run: Mapping[str, Any]) -> dict[str, str]:
-    """`layout_decision` of a run as the file contains it."""
+    """`layout_decision` of a run that was read from an answer file."""
     return {f"chosen.run.{name}": str(run.get(name, "")) for name in _DECIDED}

@@ -76,8 +76,8 @@ def with_layout_price(
     inputs: ReliabilityInputs = DEFAULT,
     region: str = "",
 ) -> LayoutFile:
-    """The answer with dollars at a price, for capacity with the failures and preemptions of
-    `inputs`; None removes the dollars. The best layout does not depend on it.
+    """The answer with dollars at a price, and with the failures and preemptions of `inputs`; None
+    removes the dollars. The best layout does not depend on the price.
 
     region  of the power grid, for carbon; "" for none. Raises UnknownNameError.
     """
@@ -114,7 +114,8 @@ def _reliability(run: TrainingRun, inputs: ReliabilityInputs) -> Reliability:
 
 
 def power_mfu(run: TrainingRun, mfu: float, num_devices: int) -> float:
-    """MFU of the 16-bit peak over all devices, idle ones included; it determines the power."""
+    """MFU relative to the 16-bit peak of all devices, including idle ones; it determines the
+    power."""
     device = get_device(run.device)
     low_precision = device.peak(run.precision).value / device.peak_or_twins("bfloat16").value
     return mfu * max(1.0, low_precision) * run.degrees.num_devices / num_devices

@@ -108,7 +108,7 @@ def plan_layout(
 
 
 def _whole_tokens(question: LayoutQuestion, chosen: PricedLayout | None) -> tuple[str, ...]:
-    """An assumption, if tensor-parallel ranks could share the tokens but do not."""
+    """The assumption that tensor-parallel ranks do not share tokens, if they could."""
     if chosen is None or chosen.run.degrees.tp == 1 or with_shared_tokens(question) == question:
         return ()
     return ("--sequence-parallel: not given; it may save time and memory",)

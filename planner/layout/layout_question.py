@@ -35,7 +35,7 @@ from simulator.values.pipeline_layout import layout_ranks, pipeline_layout_text,
 from simulator.values.recompute_kind import recompute_kind
 from simulator.values.workload import MOST
 
-# Light takes 0.1 ms for 20 km of fibre: a level of that latency joins sites, not nodes.
+# Light takes 0.1 ms for 20 km of fiber: a level with this latency connects sites, not nodes.
 _SITE_LATENCY_S = 1e-4
 
 
@@ -83,7 +83,7 @@ def base_run(
 
 
 def network_assumptions(run: TrainingRun, cluster: Cluster) -> list[str]:
-    """Assumptions about `base_run`'s links without a measurement, as text."""
+    """Assumptions about links of `base_run` for which there is no measurement, as text."""
     found = [
         f"level {level.name}: parts of {level.part_devices} devices, "
         f"{level.bytes_per_s_per_device / 1e9:.3g} GB/s of what leaves a part for each, "
@@ -113,8 +113,8 @@ def only_device(cluster: Cluster) -> Device:
 
 
 def far_levels_of(cluster: Cluster) -> tuple[NetworkLevel, ...]:
-    """The levels beyond the network of a node: from the third on, or from the second if it has the
-    latency of a line between sites."""
+    """The levels beyond the network of a node: from the third on, or from the second if its latency
+    is that of a line between sites."""
     found = []
     for below, level in itertools.pairwise(cluster.levels):
         nearest = below is cluster.levels[0]
@@ -134,7 +134,7 @@ def far_levels_of(cluster: Cluster) -> tuple[NetworkLevel, ...]:
 
 
 def _inner_bytes_per_s(cluster: Cluster, device: Device) -> float:
-    """Bandwidth of the innermost level, 0 if it is the device's usual link."""
+    """Bandwidth of the innermost level in bytes/s; 0 if it is the device's usual link."""
     if not cluster.levels or cluster.num_devices < 2:
         return 0.0
     link = cluster.levels[0].link
@@ -154,7 +154,8 @@ def _torus(cluster: Cluster) -> tuple[int, ...]:
 
 
 def _network(cluster: Cluster, device: Device, node: int) -> NodeNetwork:
-    """The network between nodes: the second level, otherwise the device's usual network."""
+    """The network between nodes: the second level, or the device's usual network if there is
+    none."""
     usual = usual_network(device.name, node)
     if len(cluster.levels) < 2 or cluster.levels[1].link.latency_s.value >= _SITE_LATENCY_S:
         return usual
@@ -166,7 +167,7 @@ def _network(cluster: Cluster, device: Device, node: int) -> NodeNetwork:
 class LayoutQuestion:
     """The input of a search over layouts.
 
-    model, name  figures of the model, and its name
+    name, model  the model's name, and its sizes
     stack        framework of the run
     precision    of matmuls, unless `options` has one
     options      allowed choices in addition to the axes

@@ -32,8 +32,8 @@ def with_offload(question: LayoutQuestion) -> LayoutQuestion:
 
 
 def with_shared_tokens(question: LayoutQuestion) -> LayoutQuestion:
-    """The question with tokens shared between tensor-parallel ranks, where the framework leaves
-    that choice."""
+    """The question with tokens shared between tensor-parallel ranks allowed, if the framework has
+    both options."""
     rules = load_framework(question.stack).rules
     if rules.sequence_parallel or "sequence-parallel" not in rules.offers:
         return question
@@ -164,12 +164,12 @@ def _faster_network(run: TrainingRun, times: float) -> TrainingRun:
     return replace(run, network=run.node_network.faster(times))
 
 
-# A batch that these divide leaves enough choice where no device is idle.
+# With this many divisors a batch leaves enough choice, if no device is idle.
 _ROUND = 8
-# Other batches are at most this share of the batch away, and so many are solved on either side.
+# Other batches differ by at most this share, and so many are solved in either direction.
 _AWAY = 1 / 8
 _TRIED = 3
-# Worth reporting: this many more tokens per second, and the nearest of the nearly best batches.
+# Worth reporting: this many more tokens per second; then the nearest of the nearly best batches.
 _WORTH = 1.02
 _NEARLY = 0.99
 
@@ -197,14 +197,15 @@ def nearby_batches(
             if (best := solver.best(replace(question, global_batch=batch))) is not None
             and batch / best.step_time_s >= _WORTH * now
         ]
-        # The nearest of the nearly best batches; the roundest come first.
+        # The nearest of the nearly best batches; rounder numbers come first.
         most = max((each.tokens_per_s for each in found), default=0.0)
         shown += [each for each in found if each.tokens_per_s >= _NEARLY * most][-1:]
     return tuple(shown)
 
 
 def _candidates(question: LayoutQuestion) -> list[int]:
-    """Multiples of powers of two, or of those times the odd part of the devices."""
+    """Candidate batches: multiples of powers of two, or of those times the odd part of the
+    devices."""
     batch, odd = question.global_batch, question.cluster.num_devices
     while odd % 2 == 0:
         odd //= 2
@@ -212,7 +213,8 @@ def _candidates(question: LayoutQuestion) -> list[int]:
     units = {unit * 2**k for unit in (1, odd) for k in range(batch.bit_length())}
     found = {way for unit in units for way in (batch // unit * unit, -(-batch // unit) * unit)}
     near = [other for other in found if other > 0 and 0 < abs(other - batch) <= most]
-    # Of batches equally far the one with more twos in it first; small steps rarely bring much.
+    # Of equally near batches, the one with more factors of two comes first; small changes rarely
+    # help.
     return sorted(near, key=lambda other: (-_twos(other, odd), abs(other - batch)))
 
 

@@ -1,11 +1,11 @@
 """`search_layouts`: the best layout with its proof, and the best of other families.
 
 1. Every legal mesh gets a lower bound (mesh_bound.py). Meshes are opened in the order of their
-   bounds, a few at a time.
-2. The layouts of an open mesh get lower bounds on their step time (for most it is exact) and on
-   their memory, as arrays. Layouts whose memory bound exceeds the limit are discarded.
+bounds, a few at a time.
+2. The layouts of an open mesh get lower bounds on their step time (exact for most) and on their
+memory, as arrays. Layouts whose memory bound exceeds the limit are discarded.
 3. The others are refined in the order of their bounds: exact memory, and time with the schedule's
-   timeline. The search ends when no bound is below the best.
+timeline. The search ends when no bound is below the best.
 
 The result is optimal under the cost model. Ties are broken by less memory, then by enumeration
 order. With a `LayoutGoal`, the search minimizes its value instead of the step time.
@@ -42,10 +42,10 @@ Place = tuple[Candidates, int]
 
 
 class LayoutGoal(Protocol):
-    """A value to minimize, from the number of nodes and the seconds of a step.
+    """A value to minimize, computed from the number of nodes and the seconds of a step.
 
-    For fixed nodes it must not fall when seconds rise, so that a bound on seconds gives a bound on
-    the value. It is infinite for layouts that are not allowed.
+    For a given number of nodes it must not decrease with the seconds, so that a bound on seconds
+    gives a bound on the value. It is infinite for forbidden layouts.
     """
 
     def values(self, nodes: Counts, seconds: Array) -> Array:
@@ -60,7 +60,7 @@ def nodes_of_run(run: TrainingRun) -> int:
 
 # Number of layouts with the lowest memory bounds that are kept if nothing fits.
 _LIGHTEST = 64
-# Layouts refined at most after the proof, for runners-up.
+# Maximum number of layouts refined after the proof, for runners-up.
 _FURTHER = 100
 # Meshes opened in the first wave; the number doubles with every wave, up to the last one.
 _FIRST_WAVE, _LAST_WAVE = 256, 8192
@@ -85,10 +85,10 @@ class LayoutOutcome:
     values      of the goal, or seconds of the step without one
     bound_s     lower bound on the value of every layout; infinite if none fits
     considered  layouts evaluated or discarded
-    too_big     discarded by the bound of their memory alone
+    too_big     discarded by their memory bound
     refined     evaluated one by one
-    pruned      discarded by the bound of their time; an unopened mesh counts as one layout per ZeRO
-                stage and recompute kind
+    pruned      discarded by their time bound; an unopened mesh counts as one layout per ZeRO stage
+                and recompute kind
     complete    False if a limit or an interrupt ended the search
     near_miss   only if nothing fits
     """
@@ -143,7 +143,7 @@ def search_layouts(
 class _Search:
     """The state of one search.
 
-    open      candidates of opened meshes that are not refined
+    open      candidates of opened meshes that are not refined yet
     lightest  layouts with the lowest memory bounds, as long as none fits
     """
 
@@ -207,7 +207,7 @@ class _Search:
 
     @property
     def _per_mesh(self) -> int:
-        """Number of layouts that an unopened mesh counts as."""
+        """Number of layouts for which an unopened mesh counts."""
         rules = self.context.rules
         return max(1, len(rules.zero_stages) * len(rules.recompute))
 

@@ -31,9 +31,9 @@ from simulator.training_run.step.known_features import known_features
 class MemoryLimit:
     """Memory of a device, and the accepted probability of running out of it.
 
-    The predicted peak of a layout, multiplied by the ratio of measured to predicted peak that
-    similar runs exceed with this probability (memory_interval.memory_margin), must be within
-    `capacity_bytes`. So must the peak itself.
+    A layout is accepted if two numbers are within `capacity_bytes`: its predicted peak, and this
+    peak times a margin. The margin is the ratio of measured to predicted peak that similar runs
+    exceed with the accepted probability (memory_interval.memory_margin).
     """
 
     capacity_bytes: float
@@ -78,8 +78,8 @@ class MemoryFloors:
         return left, floors[left]
 
     def fewest_recomputed(self, layouts: Layouts, limits: Array) -> NDArray[np.int64]:
-        """[layouts] with full recomputation: least number of recomputed layers of each virtual
-        stage (1 or more) with which the bound is within the limit."""
+        """[layouts] with full recomputation: minimum number of recomputed layers per virtual stage
+        (1 or more) for which the bound is within the limit."""
         lasting, full = self._floors(layouts, layouts.recompute)
         _, none = self._floors(layouts, _none(layouts))
         over = lasting + none - limits
@@ -89,14 +89,15 @@ class MemoryFloors:
         return np.asarray(np.maximum(1, layers), dtype=np.int64)
 
     def _layers(self, layouts: Layouts) -> NDArray[np.int64]:
-        """Lower bound on the layers of the first rank: the embedding may count as one
+        """Lower bound on the layers of the first rank, where the embedding may count as a layer
         (stage_layers)."""
         return np.asarray(np.maximum(1, self._base.model.num_layers // layouts.pp - 1))
 
     def _floors(self, layouts: Layouts, recompute: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Two arrays [layouts]: bounds in bytes on the first rank's lasting and passing memory."""
-        # Of micro-batches of one sequence a floor depends on whether there are several, and on
-        # those in flight, min(m, pp) under 1F1B.
+        """Two arrays [layouts]: lower bounds in bytes on the first rank's lasting memory and on its
+        activations and temporary tensors."""
+        # With micro-batches of one sequence, a bound depends only on whether there are several, and
+        # on the number in flight, min(m, pp) under 1F1B.
         several = np.minimum(-(-self._base.global_batch // layouts.dp), np.maximum(2, layouts.pp))
         keys = np.column_stack([layouts.key(*_AXES), recompute, several])
         _, first, where = np.unique(row_numbers(keys), return_index=True, return_inverse=True)
@@ -112,7 +113,7 @@ class MemoryFloors:
         floors = known.rows(keys[first], lambda row: light.run(self._base, int(first[row])))
         lasting = floors["lasting"][where]
         per_sequence = np.where(_keeps_less(layouts), 0.0, floors["passing"][where])
-        # In flight are min(m, pp - rank) of them; the first rank keeps min(m, pp).
+        # Rank r keeps min(m, pp - r) micro-batches in flight, the first rank min(m, pp).
         count = self._base.global_batch // (layouts.dp * layouts.micro_batch)
         most = self._base.global_batch // layouts.dp
         share = np.minimum(count, layouts.pp) / np.minimum(most, layouts.pp)
@@ -140,8 +141,8 @@ def _none(layouts: Layouts) -> NDArray[np.int64]:
 
 
 def floors_of(light: Sequence[TrainingRun]) -> dict[str, Array]:
-    """[runs] bytes on the first rank: `lasting`, and `passing` per micro-batch of one sequence; the
-    runs are layouts with 1F1B and such micro-batches."""
+    """[runs] bytes on the first rank: `lasting`, and `passing` (the rest) per micro-batch of one
+    sequence; the runs are layouts with 1F1B and such micro-batches."""
     ranks = [rank_footprint(run, 0) for run in light]
     lasting = [each.static_bytes + each.communication_bytes for each in ranks]
     passing = [

@@ -1,15 +1,15 @@
 """Lower bounds on the step of all layouts of a mesh, before any of them is priced.
 
-With S seconds per micro-batch on a pipeline of one rank, m micro-batches and p ranks, a step takes
-at least S / p x m. The ranks of 1F1B idle for another S x (p - 1) / p (Narayanan et al., SC'21,
-section 2.2.1), divided by the chunks v of a rank in interleaved schedules:
+With S seconds per micro-batch for the whole model on one rank, m micro-batches and p ranks, a step
+takes at least S / p x m. The ranks of 1F1B idle for another S x (p - 1) / p (Narayanan et al.,
+SC'21, section 2.2.1), divided by the stages per rank v in interleaved schedules:
 
     T >= S / p x (m + (p - 1) / v)
 
-Interleaved schedules may hide the waits of the first and last rank, and their idle time depends on
-their layers only: half of (p - 3) / v counts, as if the logits took as long as all layers. In a V
-the first rank waits until the first micro-batch is back, and for the last one (idle_share.py).
-Other schedules that split the backward may not wait at all.
+Interleaved schedules may hide the idle time of the first and last rank, and only the time of layers
+idles there: half of (p - 3) / v is counted, as if the logits took as long as all layers. In a V,
+the first rank waits for the first and for the last micro-batch to come back (idle_share.py). Other
+schedules with a split backward may not idle at all.
 """
 
 from __future__ import annotations
@@ -28,16 +28,15 @@ from simulator.schedules.schedule import schedule_kind
 Array = NDArray[np.float64]
 
 
-# Kernels of larger micro-batches are no slower per sequence, apart from uneven measurements:
-# kernels at powers of this number, made faster by a margin, represent all sizes between. Of six
-# models on five devices none was more than 5 % faster than the next power.
+# Larger micro-batches are no slower per sequence, except for noise in the measured kernels. So
+# kernels at powers of this number, minus a margin, represent all sizes in between. Of six models on
+# five devices, none was more than 5 % faster than the next power.
 _POWER = 8
 _FASTER = 0.93
-# Least share of the forward in a micro-batch (only attention, whose backward takes three times as
-# long, and all recomputed), and largest share of the weight gradients (one of three equal
-# products).
+# Minimum share of the forward in a micro-batch (only attention, whose backward takes three times as
+# long, and all recomputed), and maximum share of the weight gradients (one of three equal matmuls).
 _FORWARD, _WEIGHTS = 1 / 6, 0.4
-# Longer pipelines run through fewer rounds (idle_share.py), or none.
+# Longer pipelines are simulated with fewer rounds (idle_share.py), or not at all.
 _LONGEST_V = 79
 
 
@@ -46,7 +45,7 @@ class MeshBounds:
 
     def __init__(self, prices: LayoutPrices, space: Axes, context: LayoutContext) -> None:
         self._space, self._context = space, context
-        # A step of one micro-batch: its busiest stage is the whole model.
+        # Step with one micro-batch: its busiest stage is the whole model.
         one = replace(prices.base, global_batch=1)
         self._options = tuple(
             dict.fromkeys(

@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 
 def front(items: Iterable[T], figures: Callable[[T], tuple[Any, ...]]) -> list[T]:
-    """The items that no other beats or equals in both of the first two figures, sorted by the
-    first; further figures break ties.
+    """The undominated items: no other item is at least as good in both of the first two figures.
+    Sorted by the first; further figures break ties.
 
     >>> front([(3, 1), (1, 2), (2, 2), (1, 4)], lambda pair: pair)
     [(1, 2), (3, 1)]
@@ -46,8 +46,8 @@ def front(items: Iterable[T], figures: Callable[[T], tuple[Any, ...]]) -> list[T
 def memory_front(
     question: LayoutQuestion, coefficients: CoefficientFile
 ) -> tuple[PricedLayout, ...]:
-    """Layouts of which none is both faster and smaller, fastest first; empty if none fits. All use
-    all devices, if any layout does: with fewer devices, each needs more memory.
+    """Undominated layouts in (step time, memory), fastest first; empty if none fits. All use all
+    devices, if any layout does: with fewer devices, each needs more memory.
 
     Peaks are of the fullest device, including the allocator's overhead.
     """
@@ -63,8 +63,8 @@ def memory_front(
     )
     priced: list[PricedLayout] = []
     least = np.inf
-    # In the order of bounds: a layout no smaller than a faster one need not be refined. A bound
-    # that is not the time may let a slower one in, which the last pass takes out.
+    # In the order of bounds, a layout that needs as much memory as a faster one is skipped. If a
+    # bound is not the exact time, a slower one may be accepted; the last pass removes it.
     for index in np.argsort(found.bounds, kind="stable").tolist():
         if found.floors[index] >= least:
             continue
@@ -90,8 +90,8 @@ def device_front(
     *,
     clock: Callable[[], float],
 ) -> tuple[tuple[Cluster, PricedLayout], ...]:
-    """The best layout on 1, 2, 4, ... nodes and on the whole cluster, without parts that are both
-    slower and more expensive (device-seconds) than another; fastest first.
+    """The best layout on 1, 2, 4, ... nodes and on the whole cluster, fastest first; without parts
+    that are slower and also more expensive (device-seconds) than another.
 
     Raises InputError for a cluster without a name such as `16x8xh100-sxm`.
     """

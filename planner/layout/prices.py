@@ -1,12 +1,13 @@
 """Step times of many layouts at once: features of a few representatives, combined as arrays.
 
-A feature of a run depends on some axes only: a layer's work and messages on tp, cp, ep and the
+A feature of a run depends on a few axes only: a layer's work and messages on tp, cp, ep and the
 micro-batch; messages once per step on the mesh and the ZeRO stage. So `features` is called for one
-representative of each combination of these, and the others are gathered. That gives the numbers of
-`features` itself (tests/planner/layout/test_prices.py), 1,000 times faster.
+representative of each combination of these, and its values are copied to all layouts with that
+combination. The numbers equal those of `features` (tests/planner/layout/test_prices.py), and are
+computed 1,000 times faster.
 
-The idle time of interleaved and zero-bubble schedules needs a timeline. Here it has a lower bound,
-so the times of such layouts are lower bounds too; `exact` marks the exact ones.
+The idle time of interleaved and zero-bubble schedules needs a timeline. Here it is replaced by a
+lower bound, so the times of such layouts are lower bounds too; `exact` marks the exact ones.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from simulator.values.degrees import Degrees
 from simulator.values.prediction import Part
 from simulator.values.recompute_kind import RECOMPUTE_KINDS
 
-# The schedules and recompute kinds that a layout's index may mean, in the order of registration.
+# The schedules and recompute kinds that a layout's indices refer to, in the order of registration.
 SCHEDULES = pipeline_names()
 RECOMPUTE = tuple(RECOMPUTE_KINDS)
 
@@ -219,11 +220,13 @@ class LayoutPrices:
         return price_runs([run], self._coefficients, all_fit=True).parts
 
     def _layer_keys(self, layouts: Layouts) -> NDArray[np.int64]:
-        """The axes and two facts of the mesh that determine a layer's messages: whether a cut
-        leaves the node, and the number of ranks of a tensor group over which experts are spread."""
+        """The axes, and two properties of the mesh, that determine a layer's messages: whether
+        messages between stages leave the node, and over how many ranks of a tp group experts are
+        spread."""
         keys = layouts.key(*_LAYER_AXES)
         if not layouts.plain or self.base.far_levels:
-            # The order of axes and far levels make messages depend on the whole mesh.
+            # The order of axes and the levels beyond the node make messages depend on the whole
+            # mesh.
             return np.column_stack([keys, layouts.key("pp", "dp", "option")])
         ranks = layouts.tp * layouts.cp * layouts.pp * layouts.dp
         node = self.base.node_devices
@@ -237,8 +240,8 @@ class LayoutPrices:
         return np.column_stack([keys, self._chunks(layouts)])
 
     def _chunks(self, layouts: Layouts) -> NDArray[np.int64]:
-        """[layouts, 2] chunks per rank, and whether they are placed in a V; (1, 0) if the split of
-        the layers is even anyway (stage_share.py)."""
+        """[layouts, 2] virtual stages per rank, and whether they are placed in a V; (1, 0) if the
+        split of the layers is even anyway (stage_share.py)."""
         model = self.base.model
         even = (model.num_layers % (layouts.pp * layouts.vpp) == 0) & (model.predicted_ahead == 0)
         even &= not self.base.pipeline_layout
@@ -247,8 +250,8 @@ class LayoutPrices:
         return np.column_stack([np.where(even, 1, layouts.vpp), np.where(even, 0, in_v)])
 
     def _coefficients_of(self, layouts: Layouts) -> dict[str, Array]:
-        """The value of every layout per kind of coefficient; layouts differ only in sharding and in
-        the precision of their option."""
+        """Per kind of coefficient, its value for every layout; layouts differ only in sharding and
+        in the precision of their option."""
         every = [
             replace(self.base, precision=option.precision or self.base.precision, zero_stage=zero)
             for option in layouts.options
@@ -300,8 +303,7 @@ class LayoutPrices:
 
 
 class _Gathered:
-    """Features of one representative per distinct key, and the index of each layout's
-    representative."""
+    """Features of one representative per distinct key, and each layout's index into these."""
 
     def __init__(
         self,
@@ -334,5 +336,5 @@ class _Gathered:
 
 
 def _of_schedules(holds: Callable[[ScheduleKind], bool]) -> NDArray[np.bool_]:
-    """[SCHEDULES] whether a condition holds for each."""
+    """[SCHEDULES] whether a condition is true for each."""
     return np.asarray([holds(schedule_kind(name)) for name in SCHEDULES])

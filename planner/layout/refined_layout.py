@@ -21,7 +21,7 @@ from simulator.values.prediction import Component
 class PricedLayout:
     """A refined layout that fits.
 
-    parts   of the step with a time above 0
+    parts   of the step, those with a time above 0
     memory  its footprint
     """
 
@@ -48,8 +48,8 @@ class Candidates:
 
     def refine(self, index: int) -> PricedLayout | None:
         """One layout with its footprint, and its time with the schedule's timeline; None if it does
-        not fit or the framework refuses it. With full recomputation: the fewest layers per stage
-        that fit."""
+        not fit or the framework refuses it. With full recomputation, as few layers per stage are
+        recomputed as fit."""
         run = first = self.layouts.run(self.prices.base, index)
         limit, bound_s = self.limit.of(run), float(self.bounds[index])
         memory = _within(run, limit)
@@ -59,7 +59,7 @@ class Candidates:
         if memory is None or host_memory_short(run):
             return None
         parts = self.prices.exact_parts(run)
-        # One price, whichever way it was computed: rounding must not change the proof.
+        # An exact bound is the price itself: rounding must not change the proof.
         exact = self.exact[index] and run is first
         return PricedLayout(
             run=run,
@@ -77,7 +77,7 @@ def candidates_of(
     *,
     partial_recompute: bool,
 ) -> Candidates:
-    """The layouts that do not certainly exceed the memory, with their bounds.
+    """The layouts whose memory bound is within the limit, with their bounds.
 
     partial_recompute  full recomputation may apply to some layers of each stage: as few as fit
     """
@@ -97,8 +97,8 @@ def candidates_of(
 
 
 def _within(run: TrainingRun, limit_bytes: float) -> Footprint | None:
-    """The footprint of a layout that fits and that the framework runs. If a layout does not fit,
-    the first or the last rank usually shows it, so these are checked first."""
+    """The footprint of a layout that fits and that the framework runs, otherwise None. Usually the
+    first or the last rank exceeds the limit, so these are checked first."""
     ends = (0, run.degrees.pp - 1) if run.degrees.pp > 1 else ()
     if any(rank_footprint(run, rank).limiting_bytes > limit_bytes for rank in ends):
         return None
@@ -116,7 +116,7 @@ def _with_fewest_recomputed(
 ) -> Layouts:
     """The layouts; those with full recomputation recompute as few layers as their memory bound
     allows. More such layers cost time and save memory, so the fewest that fit are best."""
-    # Kept tensors determine the offloaded ones: with activations on the host, all layers are alike.
+    # Offloading depends on the kept tensors: with activations on the host, all layers are alike.
     kept = np.asarray([option.activation_offload == 0.0 for option in layouts.options])
     full = np.flatnonzero((layouts.recompute == RECOMPUTE.index("full")) & kept[layouts.option])
     if not full.size:
