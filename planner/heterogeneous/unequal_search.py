@@ -28,9 +28,7 @@ from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Prediction
 
 MOST_STAGES = 8  # of a pipeline, unless --pp requests more
-EVERY_COUNT = (
-    16  # numbers of replicas that are all tried; above: powers of two and three times them
-)
+EVERY_COUNT = 16  # numbers of replicas that are all tried; above: powers of two and their triples
 ZERO_STAGES = (0, 1, 2)
 
 

@@ -1,1 +1,1 @@
-"""Predicting a training run that is described by figures: architecture, cluster and degrees."""
+"""Predicting a training run that is described by numbers: architecture, cluster and degrees."""

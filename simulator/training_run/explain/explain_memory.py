@@ -37,7 +37,8 @@ class TensorLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryExplanation:
-    """lines add up to shown_bytes, the peak of pipeline rank `rank`; `shows` is its kind."""
+    """The parts of a peak: `lines` add up to shown_bytes, the peak of pipeline rank `rank`; `shows`
+    is the kind of peak."""
 
     rank: int
     shows: str
@@ -166,7 +167,7 @@ def _tensors(tensors: RunTensors, details: PeakDetails) -> tuple[TensorLine, ...
 
 
 def fit_words(memory: Footprint, device: Device) -> str:
-    """Required memory of the fullest rank by part, and the usable memory of its device.
+    """Required memory of the fullest rank by part, and the usable memory of its device, as text.
 
     The parts add up to the required memory; parts below 0.05 GiB are omitted.
 

@@ -69,7 +69,8 @@ class SourceUsed:
 class IntervalUsed:
     """An interval and its basis.
 
-    basis   rows whose residuals define it, or the fitted model;  rows  their number
+    basis   rows whose residuals define it, or the fitted model
+    rows    number of these rows
     spread  standard deviation of the logarithm of a step (step_spread.py); None for memory
     """
 
@@ -81,8 +82,8 @@ class IntervalUsed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExplanation:
-    """Explanation of a prediction. lines add up to step.interval.value; memory is None if no file
-    describes the framework's memory, with the reason in why_no_memory."""
+    """Explanation of a prediction. `lines` add up to step.interval.value. If no file describes the
+    framework's memory, `memory` is None and `why_no_memory` is the reason."""
 
     run: TrainingRun
     lines: tuple[StepLine, ...]
@@ -272,7 +273,8 @@ class StepLine:
 
     part      its part of the step
     time_s    its seconds in the step
-    formula   as text, with coefficient names;  numbers  the same with numbers
+    formula   as text, with names of coefficients
+    numbers   the formula with numbers
     """
 
     part: Part

@@ -1,8 +1,9 @@
 """`run_prediction`: the prediction of a run; `with_timeline` adds the timeline of its step.
 
 The duration of a pass in the timeline is the sum of its terms of the step (step_terms.py). Under
-1F1B with the head's stage as the slowest, the timeline ends exactly at the step time. For other
-schedules it is an estimate (`idle_stages` in step_terms.py): `Prediction.timeline_gap`.
+1F1B with the head in the slowest stage, the timeline ends exactly at the step time. For other
+schedules it is an estimate (`idle_stages` in step_terms.py) with the error
+`Prediction.timeline_gap`.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class _DrawnStep:
 def _drawn_step(run: TrainingRun, plan: Plan, seconds: Mapping[Part, float]) -> _DrawnStep:
     """Durations per virtual stage and micro-batch, from the terms of a step.
 
-    seconds  of the prediction, by part; the terms are scaled to them (calibration)
+    seconds  of the prediction, by part; the terms are scaled to these (calibration)
     """
     priced = price_runs([run])
     x, c = priced.x, priced.c
@@ -164,8 +165,8 @@ def _drawn_step(run: TrainingRun, plan: Plan, seconds: Mapping[Part, float]) -> 
             weight[number] += stage_s * later
     send_s = exposed_s = 0.0
     if run.degrees.pp > 1:
-        # A share of every send is exposed, as in `_sends` of step_terms.py, and all of the ramp's
-        # sends. Stalled messages are distributed over the passes.
+        # A share of every send is exposed, as in `_sends` of step_terms.py, and all sends during
+        # fill and drain. Stalled messages are distributed over the passes.
         rounds, ramp = run.num_microbatches * run.degrees.vpp, run.degrees.pp - 1.0
         exposed = _one(c["cut_exposed"])
         send_s = seconds.get(Part.CUT, 0.0) / (2.0 * (rounds * exposed + ramp))
@@ -192,7 +193,7 @@ def _one(values: Array) -> float:
 
 
 def _shares(term: Term, passes: float) -> tuple[float, float]:
-    """(share of a term in the forward, share in the W of a split backward); W has the matmuls of
+    """(share of a term in the forward, share in the W of a split backward). W has the matmuls of
     the weight gradients, about half of the backward's (idle_share.py)."""
     if term.per is LOGITS:
         return 1 / 3, 1 / 3
@@ -212,8 +213,9 @@ def _units(term: Term, x: Features, share: StageShare, number: int, stages: int)
 
 
 def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
-    """(time in s, share of the maximum) of the activations kept by a rank. A forward adds its
-    chunk's at its start. The backward, or the W of a split one, frees them at its end."""
+    """(time in s, fraction of the maximum) of the activations kept by a rank. A forward adds
+    those of its virtual stage at its start. The backward, or the W of a split one, frees them at
+    its end."""
     held, course = 0, [(0.0, 0.0)]
     for index, action in enumerate(timeline.actions):
         if timeline.ranks[index] != pp_rank or action.kind is ActionKind.BACKWARD_INPUT:

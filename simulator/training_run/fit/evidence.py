@@ -29,7 +29,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceFile:
-    """profiles/data/calibration/run_evidence.toml: `framework, device` -> its runs."""
+    """profiles/data/calibration/run_evidence.toml: `framework, device` -> its fitted runs."""
 
     date: str
     step: Mapping[str, Evidence] = field(default_factory=dict)
@@ -49,7 +49,8 @@ def shipped_evidence() -> EvidenceFile:
 
 
 def evidence_name(run: TrainingRun) -> str:
-    """The framework whose coefficients a run takes, and its device."""
+    """Framework and device of a run, as a key of the evidence file; the framework is the one whose
+    coefficients the run uses."""
     return f"{software_of(run)}, {run.device}"
 
 
@@ -96,7 +97,7 @@ def supporting_runs(framework: str, device: str, known: EvidenceFile | None = No
 
 
 def _processor(device: str) -> str:
-    """The processor; the name itself for a device that is not in the catalogue."""
+    """The processor of a device; the name itself if the device is not in the catalog."""
     try:
         return processor_of(device)
     except InputError:

@@ -16,7 +16,7 @@ from simulator.training_run.step.coefficients import CoefficientFile, shipped_co
 from simulator.training_run.step.step_time import PricedRuns, price_runs
 from simulator.values.prediction import Interval
 
-# Relative uncertainty of the seconds that no fitted run informs: levels beyond the network, host
+# Relative uncertainty of the seconds that no fitted run has: levels beyond the network, host
 # memory, compression, local steps, layers in bf16, uneven experts and recurrences of states.
 # Assumed. The optimizer in host memory was within 13 % of its measurement (host_offload.py) and
 # Mamba-2 layers within about 20 %; the others were never measured.
@@ -28,7 +28,8 @@ _MEASURED_RULE = "ssd"
 def step_interval(run: TrainingRun, time_s: float, spread: float | None = None) -> Interval:
     """The 90 % interval of a predicted step time.
 
-    spread  of its logarithm (step_spread.py); None for that of the shipped coefficients
+    spread  standard deviation of its logarithm (step_spread.py); by default, with the shipped
+            coefficients
     """
     if spread is None:
         spread = float(run_spreads([run])[0])
@@ -43,7 +44,8 @@ def run_intervals(
 ) -> list[Interval]:
     """The 90 % interval of each run's predicted step time.
 
-    coefficients  used for the runs, the shipped ones if None;  calibration  of these, if any
+    coefficients  used for the runs; None for the shipped ones
+    calibration   applied to the coefficients, if any
     """
     spreads = step_spreads(priced, calibrated_knowledge(calibration)).tolist()
     return step_intervals(priced.runs, priced.parts.total_s.tolist(), spreads, coefficients)
@@ -55,11 +57,11 @@ def step_intervals(
     spreads: Sequence[float],
     coefficients: CoefficientFile | None = None,
 ) -> list[Interval]:
-    """The 90 % interval of each run's predicted step time, wider on either side by half of the
-    seconds without a fitted run.
+    """The 90 % interval of each run's predicted step time. Half of the seconds without a fitted run
+    are added on either side.
 
-    spreads       of the logarithms of the times (step_spread.py)
-    coefficients  that predict the times, the shipped ones if None
+    spreads       standard deviations of the logarithms of the times (step_spread.py)
+    coefficients  used for the times; None for the shipped ones
     """
     unfitted = unfitted_s(runs, times_s, coefficients)
     found = []
@@ -76,10 +78,10 @@ def unfitted_s(
     totals: Sequence[float],
     coefficients: CoefficientFile | None = None,
 ) -> list[float]:
-    """Seconds of each run's step outside the fitted data: the effect of its unusual options, and
+    """Seconds of each run's step that no fitted run has: the effect of its unusual options, and
     recurrences of an unmeasured kind.
 
-    coefficients  used for the totals, the shipped ones if None
+    coefficients  used for the totals; None for the shipped ones
     """
     seconds = [0.0] * len(runs)
     unusual = [place for place, run in enumerate(runs) if run.as_published() != run]

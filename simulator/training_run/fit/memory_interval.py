@@ -2,12 +2,12 @@
 
 There are two widths, for two questions:
 
-- How far is the peak of a new source's run from its prediction? Sources differ (`between`: common
-  effects of a source's rows, such as a version or the printing tool), and so do the rows of a
-  source (`within`). Both are standard deviations of log(measured / predicted), with peaks
-  predicted without their source. Their squares add up.
-- How probably does a layout run out of memory? Its framework is known, so the margin is the band
-  of the residuals of that framework's rows, with folds left out (`margins`).
+- How far is the peak of a run of a new source from its prediction? Sources differ (`between`:
+effects common to a source's rows, such as a version or the tool that printed them), and so do the
+rows of a source (`within`). Both are standard deviations of log(measured / predicted), with peaks
+predicted by a fit without the source. The variances add up.
+- With which probability does a layout run out of memory? Its framework is known, so the margin
+comes from the residuals of that framework's rows in cross-validation (`margins`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from simulator.values.prediction import Interval
 MEMORY_INTERVALS_SCHEMA = "shardwright/memory-intervals@1"
 MEMORY_INTERVALS_FILE = COEFFICIENTS_FILE.with_name("memory_intervals.toml")
 EVERY = "*"
-# Share of the residuals beyond each end of a band or interval.
+# Share of the residuals above, and below, a band or interval.
 _TAIL = 0.05
 _OF_NINE_TENTHS = NormalDist().inv_cdf(1.0 - _TAIL)
 # `between` of a framework whose memory was never compared with a measured peak: root mean square of
-# the median log(measured / predicted) of the sources whose stacks were new when release c731d44
-# predicted them (FlagPerf 0.14, torchao 0.05, Kwai 0.24, vocabulary parallelism 0.83).
+# the median log(measured / predicted) of four sources, predicted by release c731d44, to which their
+# frameworks were new (FlagPerf 0.14, torchao 0.05, Kwai 0.24, vocabulary parallelism 0.83).
 NEVER_COMPARED = 0.44
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """Measured over predicted: 5 % of left-out rows are below `low`, 5 % above `high`."""
+    """Ratio of measured to predicted peak: 5 % of held-out rows are below `low`, 5 % above
+    `high`."""
 
     low: float
     high: float
@@ -47,8 +48,8 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpread:
-    """Standard deviations of log(measured / predicted) of peaks: of sources' medians about the
-    prediction (`between`), and of a source's rows about their median (`within`)."""
+    """Standard deviations of log(measured / predicted) of peaks: of the medians of sources
+    (`between`), and of a source's rows around their median (`within`)."""
 
     between: float
     within: float
@@ -92,9 +93,9 @@ def memory_spread(run: TrainingRun, spread: SourceSpread | None = None) -> float
 
 
 def margin_names(run: TrainingRun) -> tuple[str, ...]:
-    """Names of the possible bands of a run's margin, narrowest first: of its framework's kept
-    tensors at its ZeRO stage (`FrameworkMemory.name`), of its family (the name's first word), of
-    all frameworks.
+    """Names of the possible bands of a run's margin, the narrowest group first: the framework's
+    kept tensors at its ZeRO stage (`FrameworkMemory.name`), its family (the name's first word), all
+    frameworks.
 
     Raises the errors of memory_of.
     """
@@ -116,7 +117,7 @@ def memory_margin(run: TrainingRun, risk: float) -> float:
 
 
 def out_of_memory_probability(run: TrainingRun, peak_bytes: float, capacity_bytes: float) -> float:
-    """The probability that a run of this predicted peak needs more than `capacity_bytes`."""
+    """The probability that a run with this predicted peak needs more than `capacity_bytes`."""
     return 1.0 - _ratios(margin_names(run)).cdf(math.log(capacity_bytes / peak_bytes))
 
 

@@ -34,13 +34,13 @@ METHOD = (
     "logged runs as observations of a new source of the fitted model "
     "(simulator/training_run/fit/recalibration.py)"
 )
-# More configurations than this are left out in so many groups.
+# With more configurations, they are left out in this many groups.
 _MOST_FOLDS = 50
-# Standard deviation of the logarithm of one logged run within its cluster, as its configuration
-# deviates by. Of 0.06, 0.1 and 0.2 the one with the lowest mean error on a left-out source's other
-# runs (python -m bench.one_log, 55 clusters, 2026-11-24).
+# Standard deviation of the logarithm of one logged run within its cluster, which all runs
+# of a configuration share. Of 0.06, 0.1 and 0.2, the one with the lowest mean error on the other runs of a
+# held-out source (python -m bench.one_log, 55 clusters, 2026-11-24).
 ROW_SPREAD = 0.1
-# Logs that miss by more than so many predicted standard deviations count less and less.
+# Logs with a residual above this many predicted standard deviations get less weight.
 _CAP = 2.0
 _MOST_STEPS = 30
 _CONVERGED = 1e-6
@@ -159,7 +159,7 @@ def calibrated(shipped: CoefficientFile, calibration: Calibration | None) -> Coe
 
 
 def calibrated_knowledge(calibration: Calibration | None) -> Knowledge:
-    """The uncertainty of coefficients after a calibration: the calibrated ones have their posterior
+    """The uncertainty of coefficients after a calibration: calibrated ones have their posterior
     covariance and no variance between sources."""
     shipped = shipped_knowledge()
     if calibration is None or not calibration.covariance:
@@ -236,8 +236,8 @@ def recalibrate(
 
 
 def _folds(runs: Sequence[TrainingRun]) -> list[NDArray[np.intp]]:
-    """The rows of each configuration in order of appearance (a repeated configuration would predict
-    itself), dealt into `_MOST_FOLDS` if there are more."""
+    """Groups of rows to leave out together: the rows of each configuration, in order of appearance
+    (a repeated configuration would predict itself), in at most `_MOST_FOLDS` groups."""
     by_configuration: dict[TrainingRun, list[int]] = {}
     for i, run in enumerate(runs):
         by_configuration.setdefault(replace(run, id="", defaults=()), []).append(i)
@@ -265,7 +265,7 @@ class _Table:
         self.covariance = self._prior_covariance()
 
     def _prior_covariance(self) -> Array:
-        """[coefficients] squared: of the logarithms, for one new source."""
+        """[coefficients, coefficients] covariance of the logarithms, for a new source."""
         places = np.asarray([self.known.places.get(name, -1) for name in self.assigned.names])
         fitted = np.flatnonzero(places >= 0)
         count = len(self.assigned.names)
@@ -278,7 +278,7 @@ class _Table:
         return covariance
 
     def predicted_s(self, moves: Array) -> Array:
-        """[runs] seconds with the coefficients' logarithms moved by `moves`."""
+        """[runs] seconds after adding `moves` to the logarithms of the coefficients."""
         return step_parts(self.x, self.assigned.of(self._moved(moves))).total_s
 
     def _moved(self, moves: Array) -> Array:
@@ -288,7 +288,8 @@ class _Table:
         return np.asarray(np.clip(values, least, most))
 
     def fit(self, rows: NDArray[np.intp]) -> tuple[Array, Array]:
-        """[coefficients] moves of the logarithms fitted to some rows, and their covariance.
+        """Changes [coefficients] of the logarithms, fitted to some of the rows, and their
+        covariance.
 
         Gauss-Newton in the space of the rows: K = C J' (J C J' + noise^2)^-1.
         """
@@ -312,7 +313,7 @@ class _Table:
             gain = covariance @ jacobian.T @ np.linalg.inv(spread + noise)
             found = gain @ (miss + jacobian @ moves)
             change = float(np.max(np.abs(found - moves)))
-            # Half steps, since shares at their limits bend.
+            # Half steps: shares are clipped at their limits, so the model is not smooth there.
             moves = found if change < _CONVERGED else 0.5 * (moves + found)
             if change < _CONVERGED:
                 break

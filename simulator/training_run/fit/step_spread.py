@@ -34,9 +34,9 @@ from simulator.training_run.step.step_time import PricedRuns, price_runs
 Array = NDArray[np.float64]
 
 COVARIANCE_FILE = COEFFICIENTS_FILE.with_name("run_covariance.npz")
-# Standard deviation of the logarithm of a step for a framework that the row does not name as such
-# (TrainingRun.stack_assumed): frameworks of one kind differ by the prior spread of `level`, and one
-# inferred from a layout may be of another kind, taken as twice that. Assumed.
+# Standard deviation of the logarithm of a step if the row does not give the framework
+# (TrainingRun.stack_assumed): frameworks of one kind differ by the prior spread of `level`, and a
+# framework inferred from a layout may be of another kind, taken as twice that. Assumed.
 _ASSUMED = {
     "fork": BY_NAME["level"].spread,
     "dated": BY_NAME["level"].spread,
@@ -44,12 +44,12 @@ _ASSUMED = {
 }
 
 
-# Standard deviation of the logarithm of a step on a device of whose architecture no run was fitted.
-# With each architecture left out in turn the medians of the sources' rows are 18 % off (root mean
-# square of 41, 2026-11-24); a new source on a known device has 12 % of that.
+# Standard deviation of the logarithm of a step on a device of an architecture without fitted runs.
+# With each architecture left out in turn, the medians of the sources' rows are off by 18 % (root
+# mean square of 41, 2026-11-24); on a known device, those of a new source by 12 %.
 _NEW_ARCHITECTURE = 0.15
-# The same without measured kernels: only a data sheet is known. Measured devices reach 0.3 to 0.8
-# of their peak in long matmuls (profiles/data/kernels), about two standard deviations either way.
+# The same without measured kernels, from a data sheet alone. Measured devices reach 0.3 to 0.8 of
+# their peak in long matmuls (profiles/data/kernels), about two standard deviations either way.
 _DATA_SHEET = 0.3
 
 
@@ -59,9 +59,9 @@ class Knowledge:
 
     names        of coefficients and of their families
     covariance   [names, names] of their logarithms
-    between      by kind, standard deviation between sources
+    between      by kind: standard deviation between sources
     noise        standard deviation of the logarithm of a row within its source
-    logged       coefficients of a single source, from its logs
+    logged       coefficients that were fitted to the logs of a single source
     """
 
     names: tuple[str, ...]
@@ -101,7 +101,7 @@ def step_spreads(priced: PricedRuns, known: Knowledge) -> Array:
         ** 2
     )
     for kind, index in assigned.index.items():
-        # Two kinds share no coefficient, so no place is set twice.
+        # Two kinds share no coefficient, so no entry is set twice.
         found = places[index]
         each[rows, np.maximum(found, 0)] += np.where(found >= 0, slopes[kind], 0.0)
         variance += slopes[kind] ** 2 * own[index]
@@ -115,7 +115,8 @@ def _device_spread(device: str) -> float:
 
 
 def run_spreads(runs: Sequence[TrainingRun]) -> Array:
-    """[runs] the same for completed runs under the shipped coefficients."""
+    """[runs] standard deviation of the logarithm of measured over predicted step times, with the
+    shipped coefficients."""
     return step_spreads(price_runs(runs, all_fit=True), shipped_knowledge())
 
 
@@ -136,8 +137,9 @@ def coefficient_spreads(assigned: Assigned, known: Knowledge) -> Array:
 
 
 def _placed(assigned: Assigned, known: Knowledge) -> tuple[NDArray[np.intp], Array]:
-    """[coefficients] the row of each or of its family, -1 for neither, and the variance around that
-    row or around the start: of the prior, and between sources unless the source's logs gave it."""
+    """[coefficients] the row of each coefficient or of its family in the covariance, -1 for
+    neither, and the remaining variance: around that row or the start, plus the variance between
+    sources unless the coefficient was fitted to the source's own logs."""
     places, own = [], []
     for name, number, family in zip(assigned.names, assigned.kinds, assigned.families, strict=True):
         kind = KINDS[number]
@@ -165,7 +167,7 @@ def shipped_knowledge() -> Knowledge:
 
 
 def read_covariance(path: Path) -> tuple[tuple[str, ...], Array]:
-    """Names and covariance of a file that `evidence.fit_spread.covariance_bytes` made."""
+    """Names and covariance from a file written by `evidence.fit_spread.covariance_bytes`."""
     with np.load(path, allow_pickle=False) as file:
         names = tuple(file["names"].tolist())
         matrix = np.zeros((len(names), len(names)))

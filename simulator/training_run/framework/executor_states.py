@@ -16,8 +16,8 @@ class Software(StrEnum):
 
 
 def gathers_per_micro_batch(zero_stage: int, *, pipelined: bool) -> int:
-    """How often a micro-batch gathers the sharded parameters of a layer. Without a pipeline, where
-    it gathers at all, it also sums the gradients.
+    """How often a micro-batch gathers the sharded parameters of a layer. Without a pipeline, if it
+    gathers at all, it also reduces the gradients.
 
     ZeRO 3 gathers for the forward and for the backward, ZeRO 2 for the forward (FSDP2 frees them
     after each backward), in a pipeline once per step (executor/unit_gradients.py).

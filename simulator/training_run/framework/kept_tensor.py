@@ -31,7 +31,7 @@ def _value_size(model: Transformer) -> int:
 
 
 def _queries(model: Transformer) -> float:
-    """Query heads, and as many of the attention's gate."""
+    """Number of query heads, including the heads of a gated attention's gate."""
     return _heads(model, model.num_heads * (2 if model.gated_attention else 1))
 
 
@@ -118,14 +118,15 @@ class KeptTensor:
 
     part    of a layer, which decides the recompute kinds that free it: `input` is the layer's
             input, `core` the attention core, `projected` queries, keys and values that are
-            projected up from latents, `-again` is freed if every second matmul is kept,
-            `normed` the output of a norm, `activation` that of an activation function
+            projected up from latents, `-again` is freed if every second matmul is kept, `normed`
+            the output of a norm, `activation` that of an activation function
     width   elements per token, or of a whole weight (framework/kept_tensor.py)
-    bytes   per element;  count  tensors of this kind
-    split   sharding: `tp`, `sequence` (tp, with sequence parallelism only), `vocabulary` (tp, where
-            the framework splits that) or `none`
+    bytes   per element
+    count   tensors of this kind
+    split   sharding: `tp`, `sequence` (tp, with sequence parallelism only), `vocabulary` (tp, if
+            the framework splits the vocabulary) or `none`
     only    conditions, all required (framework/run_conditions.py)
-    most    for the width `parameters`: largest number of elements (bucket size); 0 for no limit
+    most    for the width `parameters`: maximum number of elements (bucket size); 0 for no limit
 
     Raises UnknownNameError for an unknown name, InputError for a negative size.
     """
@@ -159,14 +160,15 @@ class KeptTensor:
 class LingeringTensor:
     """Freed tensors whose blocks the allocator cannot reuse yet.
 
-    A tensor read by a collective on another stream is free for the host at once, but for the device
+    If a collective on another stream reads a tensor, the host may free it at once, but the device
     only after that stream has passed the collective (torch, Tensor.record_stream). A host that runs
     ahead allocates new blocks for each, until the device's launch queue is full. Such blocks count
     as reserved, not as allocated (c10/cuda/CUDACachingAllocator.cpp, `free`). The allocator waits
     for them if memory is short.
 
     width, bytes, split, only   as in KeptTensor
-    each   number per layer and micro-batch in flight;  most  largest number on a rank
+    each   number per layer and micro-batch in flight
+    most   maximum number on a rank
     """
 
     name: str

@@ -10,7 +10,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from simulator.training_run.framework.blocked_host import is_host_ahead
 from simulator.training_run.run.training_run import TrainingRun
 
-if TYPE_CHECKING:  # a framework's file names these conditions
+if TYPE_CHECKING:  # framework.py imports this file indirectly
     from simulator.training_run.framework.framework import Framework
 
 LOW_PRECISIONS = ("fp8", "int8", "mxfp8", "nvfp4")

@@ -26,15 +26,15 @@ from simulator.values.degrees import AXIS_ORDERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelCut:
-    """Sends of a pipeline between parts of the slowest network level beyond the nodes' network:
-    spines, lines between sites.
+    """Sends of a pipeline over the slowest network level beyond the nodes' network: between parts
+    such as racks (over spines) or sites (over lines).
 
     All devices of a part share its uplink. Only the stages next to a cut between parts send over
     it, and they share its whole bandwidth. No fitted coefficient is used: time is bytes / (rate x
-    efficiency) plus the given latency. For collectives over these levels see
-    simulator/collectives.py.
+    efficiency) plus the given latency. Collectives over these levels: simulator/collectives.py.
 
-    bytes_s, latency_s   seconds of one send;  crossings  number of cuts between parts
+    bytes_s, latency_s   seconds of one send
+    crossings            number of cuts between parts
     """
 
     bytes_s: float = 0.0
@@ -143,8 +143,8 @@ def mesh_messages_row(run: TrainingRun, stack: Framework, links: Links) -> dict[
 
 
 def _levels(kind: str, time: CollectiveTime, *, latencies: bool = True) -> dict[str, float]:
-    """The levels of a time as features. latencies  include those of the inner and outer links;
-    otherwise they are counted as steps"""
+    """A time by levels, as features. `latencies`: include those of the inner and outer links;
+    otherwise they are counted as steps."""
     inner, outer = (time.inner_latency_s, time.outer_latency_s) if latencies else (0.0, 0.0)
     return {
         f"{kind}_inner": time.inner_s + inner,
@@ -184,14 +184,15 @@ _MOMENTUM_BYTES = 2.0
 
 
 def muon_messages(run: TrainingRun, links: Links) -> CollectiveTime:
-    """Time per step of Muon's gathers of matrices that are split between ranks; nothing unless the
-    optimizer is Muon.
+    """Time per step in which Muon gathers matrices that are split between ranks; zero for other
+    optimizers.
 
     Newton-Schulz needs whole matrices. Momenta are sent in bf16 (Liu et al., arXiv 2502.16982,
     section 2.3, "DP Gather"; Megatron-LM, `--muon-tp-mode duplicated`):
 
     - tensor parallelism: each matrix is gathered from the ranks that split it;
-    - states shared by replicas (ZeRO 1 and 2): a matrix that is cut between two ranks is gathered;
+    - states sharded over replicas (ZeRO 1 and 2): a matrix that is cut between two ranks is
+    gathered;
     - weights split over all replicas (ZeRO 3): each matrix goes to one rank and its update back.
     """
     time = NOTHING

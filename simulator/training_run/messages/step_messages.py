@@ -36,12 +36,12 @@ from simulator.training_run.work.stage_layers import stage_layers
 def data_messages(
     run: TrainingRun, stack: Framework, links: Links
 ) -> tuple[CollectiveTime, CollectiveTime]:
-    """(messages per layer and micro-batch, messages per step). ZeRO 3 has the former: two gathers
-    and one reduction.
+    """Data-parallel communication: (per layer and micro-batch, per step). Only ZeRO 3 has the
+    former: two gathers and one reduction.
 
-    Our executor gathers and reduces as executor_states.gathers_per_micro_batch has it, or once per
-    step. With hybrid sharding every reduction within a group is followed by an all-reduce of the
-    shards across groups (torch 2.13, _fsdp_collectives.py, foreach_reduce).
+    Our executor gathers and reduces per micro-batch as in executor_states.gathers_per_micro_batch,
+    otherwise once per step. With hybrid sharding, every reduction within a group is followed by an
+    all-reduce of the shards across groups (torch 2.13, _fsdp_collectives.py, foreach_reduce).
     """
     group = data_group(run)
     if group.ranks < 2:
@@ -75,7 +75,8 @@ def data_messages(
 
 
 def _reduced(run: TrainingRun, size_bytes: float, group: RankGroup, links: Links) -> CollectiveTime:
-    """Sum of gradients of this size over all replicas, to the shards of a group if it shards."""
+    """Time to sum gradients of this size over all replicas; the result is sharded if the group
+    shards."""
     if not run.zero_stage:
         return moved("all_reduce", size_bytes, group, links)
     shards = moved("reduce_scatter", size_bytes, group, links)
@@ -105,7 +106,8 @@ def per_micro_batch(run: TrainingRun, stack: Framework) -> tuple[float, float]:
 
 
 def _compressed(run: TrainingRun, stack: Framework) -> list[tuple[GradientMessage, RankGroup]]:
-    """Messages of compressed gradients: of weights equal on all replicas, and of experts."""
+    """Messages of compressed gradients: of weights that are equal on all replicas, and of
+    experts."""
     shared, experts = rank_parameters(run, stack)
     full, _ = stage_layers(run)
     tables = vocabulary_share(run, stack) + run.model.hidden_size

@@ -21,14 +21,14 @@ Lengths = tuple[tuple[int, float], ...]
 
 
 def mean_document_length(lengths: Lengths, seq_len: int) -> float:
-    """Mean length of the document of a token, 0 without lengths. Raises InputError for a document
-    that is longer than a sequence.
+    """Mean length of the document to which a token belongs, 0 without lengths. Raises InputError
+    for a document that is longer than a sequence.
 
-    A document of l tokens has l^2 scores. So attention over documents costs as much as over
-    sequences of the length that a token's document has on average: sum(l^2) / sum(l), weighted by
-    the number of documents. Exact for kernels whose time is proportional to the scores; the
-    kernel's rate is that of sequences of the mean length. All sequences are priced with the same
-    mix: waits of ranks for one with longer documents are not included.
+    A document of l tokens has l^2 attention scores. So attention over documents costs as much as
+    over sequences of the mean length per token: sum(l^2) / sum(l), weighted by the number of
+    documents. Exact for kernels whose time is proportional to the scores; the kernel's rate is that
+    of sequences of the mean length. All sequences are priced with the same mix of lengths: ranks
+    that wait for one with longer documents are not modeled.
 
     >>> mean_document_length(((1024, 1.0), (3072, 1.0)), 4096)
     2560.0
@@ -45,7 +45,8 @@ def mean_document_length(lengths: Lengths, seq_len: int) -> float:
 
 
 def attended_length(seq_len: int, document_length: float) -> float:
-    """Tokens over which attention is computed: of a sequence, or of the mean document (0: none)."""
+    """Number of tokens in one attention: the sequence, or the mean document if documents are
+    given."""
     return min(document_length, seq_len) if document_length else seq_len
 
 
@@ -63,7 +64,7 @@ class Compression:
 
 
 def compression_of(text: str) -> Compression | None:
-    """The compression for `powersgd-4` or `topk-0.01`, None for ""; raises InputError."""
+    """Parses `powersgd-4` or `topk-0.01`; None for ""; raises InputError."""
     if not text:
         return None
     match = _NAMED.match(text)
@@ -84,8 +85,8 @@ class NetworkLevel:
     """Connection between parts of a machine (racks over a spine, sites over a line).
 
     part_devices             devices of each part; consecutive ranks fill a part
-    bytes_per_s_per_device   bandwidth out of a part, one direction, divided by its devices; with
-                             efficiency, shared network cards and oversubscription included
+    bytes_per_s_per_device   bandwidth out of a part, one direction, divided by its devices;
+                             includes efficiency, shared network cards and oversubscription
     latency_s                of one message between parts
     """
 
@@ -104,7 +105,7 @@ class NetworkLevel:
 
 
 USUAL_LORA_RANK = 16
-# Options of which no run in the fit of the coefficients uses another value than the default.
+# Options that have their default in all runs of the fit of the coefficients.
 _UNFITTED = (
     *("inner_bytes_per_s", "far_levels", "torus", "gradient_reduction", "compression"),
     *("local_steps", "local_workers", "wide_layers", "optimizer_offload", "activation_offload"),
@@ -271,7 +272,7 @@ class TrainingRun:
         return self.degrees.shard_replicas * self.degrees.cp // self.local_workers
 
     def as_published(self) -> TrainingRun:
-        """A copy without options that no run in the fit of the coefficients has."""
+        """A copy with the defaults of all options that no fitted run has changed."""
         usual: dict[str, Any] = {
             each.name: each.default for each in fields(self) if each.name in _UNFITTED
         }
@@ -285,12 +286,13 @@ class TrainingRun:
 
     @property
     def fullest_expert_load(self) -> float:
-        """Tokens of the fullest rank's experts over the mean, which a rank with all experts has."""
+        """Tokens of the fullest rank's experts over the mean; 1 if every rank has all experts."""
         return self.expert_imbalance if self.degrees.ep > 1 else 1.0
 
     @property
     def attended_length(self) -> float:
-        """Length of the sequence, or the mean one of the documents that attention stays within."""
+        """Length of the sequence, or the mean document length if attention stays within
+        documents."""
         return attended_length(self.seq_len, self.document_length)
 
     @property

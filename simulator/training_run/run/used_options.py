@@ -9,7 +9,7 @@ from simulator.training_run.run.low_bits import USUAL_OPTIMIZER
 from simulator.training_run.run.training_run import TrainingRun, setting_of
 from simulator.values.degrees import AXIS_ORDERS
 
-# Name of each option, its words, and the fields of a run without it.
+# Name of each option, its text, and the fields of a run without it.
 _WITHOUT: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "compression": ("compression of gradients", {"compression": ""}),
     "local_steps": ("local steps", {"local_steps": 1, "local_workers": 1}),
@@ -31,7 +31,8 @@ _WITHOUT: Mapping[str, tuple[str, Mapping[str, object]]] = {
 class UsedOption:
     """An option of a run that is not at its default.
 
-    values   fields of TrainingRun that differ;  without  all its fields at their defaults
+    values   fields of TrainingRun that differ from their defaults
+    without  the defaults of all fields of the option
     """
 
     name: str

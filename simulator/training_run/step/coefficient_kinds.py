@@ -27,13 +27,14 @@ _FILE = Path(__file__).parents[3] / "profiles" / "data" / "coefficient_kinds.tom
 class Kind:
     """A kind of coefficient.
 
-    owner    each has one: `stack` (a framework), `device and bits` (of the matmuls' data type),
-             `attention kernel`, or "" for one value shared by all runs
+    owner    each owner has one value: `stack` (a framework), `device and bits` (of the matmuls'
+             data type), `attention kernel`, or "" for one value shared by all runs
     start    the physical starting value, its origin in `source`
     spread   prior standard deviation of the logarithm around the start
     between  initial value of the standard deviation of the logarithm between sources, 2 x `spread`
              if 0; estimated by the fit
-    least, most   physical limits: a message is never faster than alone, and shares are at most 1
+    least, most   physical limits: a message is never faster than in isolation, and shares are at
+                  most 1
     """
 
     name: str
@@ -62,7 +63,7 @@ KINDS = read_document(_FILE, KindFile, schema=_SCHEMA).kinds
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 
-# Architectures by the beginnings of the devices' names in the catalogue.
+# Architectures, by the first letters of device names in the catalog.
 _ARCHITECTURES = (
     ("v100", "volta"),
     ("a100", "ampere"),
@@ -84,7 +85,7 @@ def owner_of(kind: Kind, run: TrainingRun) -> str:
     if kind.owner == "attention kernel":
         return f"{attention_kernel(run, load_framework(run.stack))}-kernels"
     if kind.owner == "stack":
-        # On devices of graph compilers a framework has another level.
+        # On devices with graph compilers, a framework has another level.
         return software_of(run) + (" (compiled)" if compiles_graphs(run) else "")
     return "*"
 
@@ -106,14 +107,14 @@ def software_of(run: TrainingRun) -> str:
 
 @functools.cache
 def processor_of(name: str) -> str:
-    """The processor of a device of the catalog (`processor`), regardless of its power limit (which
-    is in the rate of its matmuls), its memory, or whether it is a part of one."""
+    """The processor of a device of the catalog (`processor`), ignoring its power limit (which is in
+    the rate of its matmuls), its memory, and whether it is a part of one."""
     return processor(get_device(base_of(name)))
 
 
 def processor(device: Device) -> str:
-    """The device whose kernels are used for a device if the datasheets give both equal peaks and
-    power: one processor with other memory or links (A100 of 40 GB, H800). Otherwise itself."""
+    """The device whose kernels are used for this one. It is another device if the data sheets give
+    both equal peaks and power: one processor with other memory or links (A100 of 40 GB, H800)."""
     if not device.efficiency_of:
         return device.name
     lender = get_device(device.efficiency_of)

@@ -81,8 +81,9 @@ def matmul_coefficients(device: Device, bits: int) -> tuple[float, float]:
 class Assigned:
     """The coefficient of each kind for each run.
 
-    names, kinds   of every coefficient; families  name of its family, "" for none
-    family_kinds   kind, by name of family
+    names, kinds   of every coefficient
+    families       name of each coefficient's family, "" for none
+    family_kinds   name of a family -> kind
     index          kind -> [runs] index of the coefficient
     """
 
@@ -116,7 +117,7 @@ class Assigned:
 
 def assign(runs: Sequence[TrainingRun]) -> Assigned:
     """The assignment of coefficients to runs."""
-    # name -> its place, kind and family
+    # name -> its index, kind and family
     places: dict[str, tuple[int, int, str]] = {}
     index: dict[str, NDArray[np.intp]] = {}
     for k, kind in enumerate(KINDS):

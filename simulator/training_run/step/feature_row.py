@@ -39,7 +39,7 @@ from simulator.training_run.work.stage_layers import (
 )
 from simulator.training_run.work.work_seconds import WorkSeconds
 
-# Passes of a layer, and products of each matmul in them.
+# Passes of a layer, and the number of matmuls per product in each.
 _WAYS = (("forward", 1), ("backward", 2))
 
 
@@ -76,7 +76,7 @@ def layer_row(
     heads = 1.0 + model.predicted_ahead
     blocks = 0.5 * model.blocks_per_layer
     adapters = adapter_work(run)
-    # Where the whole graph is one program the host launches that, not its kernels.
+    # If the whole graph is one program, the host launches that program, not its kernels.
     counts = stack.layer_counts(model)
     launched = float(counts.kernels_forward > 0 and not compiles_graphs(run))
     dispatched = launched * stack.dispatch * (stack.tensor_dispatch if run.degrees.tp > 1 else 1.0)
@@ -142,7 +142,7 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
     }
     row |= mesh_messages_row(run, stack, links_of(run))
     updated = updated_parameters(run, stack)
-    # States in fewer bits are read and written in them.
+    # Low-bit states are read and written in their low-bit type.
     traffic = stack.optimizer_traffic_bytes - 2.0 * saved_moments_bytes(run.optimizer)
     matrices = rank_matrices(run)
     fewer = sum(each.elements / each.shards for each in matrices)
@@ -163,7 +163,7 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
     row["waiting_buckets"] = waiting_buckets(run, stack)
     row["copied_slices"] = copied_slices(run, stack)
     row["stalls"] = float(stalls(run, stack))
-    # Both ends of the model are in one stage without a pipeline.
+    # Without a pipeline, both ends of the model are in one stage.
     ends = float(_wide_layers(run) if run.degrees.pp > 1 else 2 * _wide_layers(run))
     row["wide_first"], row["wide_last"] = min(ends, full), min(ends, last)
     return row
@@ -172,17 +172,17 @@ def mesh_row(run: TrainingRun, stack: Framework) -> dict[str, float]:
 def thrashes(run: TrainingRun, stack: Framework) -> bool:
     """Whether a run with blocking messages needs more memory than the device has. If it runs at
     all, its allocator frees and allocates blocks, which waits for the device (CUDA, `cudaFree`):
-    all but one of such jobs of the Ultra-Scale sweep stall."""
+    all such jobs of the Ultra-Scale sweep except one stall."""
     if not stack.blocking_messages or run.degrees.pp == 1:
         return False
     return footprint(run).needed_bytes > get_device(run.device).usable_bytes
 
 
 def _expert_kernels(run: TrainingRun, stack: Framework, dense: float, *, products: int) -> float:
-    """Kernels of a layer with experts. Routing, sorting and exchange about double those of a dense
-    layer. Both matmuls of every local expert are launched `products` times
-    (`Framework.expert_kernels`); with block scales, two operands are cast and reordered each time.
-    """
+    """Number of kernels of a layer with experts. Routing, sorting and exchange about double
+    those of a dense layer. Both matmuls of every local expert are launched `products` times
+    (`Framework.expert_kernels`); with block scales, two operands are cast and reordered each
+    time."""
     each = stack.expert_kernels
     if run.precision in BLOCK_SCALED:
         each += 2 * stack.block_scale_kernels

@@ -1,7 +1,7 @@
 """The physical quantities in the step time of runs, as arrays over the runs.
 
-None is fitted: they are seconds at the speed of surfaces and datasheets, bytes, kernels and counts.
-`step_time.py` combines them with the coefficients.
+None is fitted: they are seconds at the speed of measured surfaces and data sheets, bytes, kernels
+and counts. `step_time.py` combines them with the coefficients.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _columns(table: Sequence[Mapping[str, float]]) -> dict[str, Array]:
 
 
 def _layer_rows(runs: Sequence[TrainingRun]) -> list[dict[str, float]]:
-    # Runs that differ in their mesh alone compute the same.
+    # Runs that differ only in their mesh have equal work.
     computed = {_work_key(each): each for run in runs for each in precisions(run)}
     works = {key: _works(run) for key, run in computed.items()}
     found = iter(work_seconds([(computed[k].device, work) for k in works for work in works[k]]))

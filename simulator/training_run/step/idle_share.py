@@ -1,7 +1,7 @@
 """Idle time of a layout's pipeline, from its schedule's timeline.
 
-Durations of passes come from the kernels' surfaces without coefficients, since only their ratios
-matter.
+Only the ratios of the passes' durations matter, so these come from the kernels' surfaces without
+fitted coefficients.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from simulator.training_run.run.training_run import TrainingRun
 Array = NDArray[np.float64]
 Claims = NDArray[np.bool_]
 
-# A share of 0 would mean that a closed form serves (step_terms.py).
+# A share of 0 would select the closed form (step_terms.py).
 _NEXT_TO_NONE = 1e-12
-# Longer steps only repeat their middle: so many micro-batches per stage are run through, two where
-# the timeline would be of more actions than this (a second or two), none beyond.
+# Longer steps only repeat their middle: this many micro-batches per stage are simulated, two if the
+# timeline would have more actions than this (a second or two), none above that.
 _ROUNDS = (4, 2)
 _MOST_ACTIONS = 150_000
 
 
 def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
-    """Idle time over the busiest stage's time per micro-batch; 0 for schedules with a closed form.
+    """Idle time, divided by the busiest stage's time per micro-batch; 0 for schedules with a closed
+    form.
 
     run, row  the run, and its features computed so far (features.py)
 
-    In zero-bubble schedules, W has the weights' products, about half of the backward's matmuls. In
-    interleaved ones, embedding and head make the first and last chunk unequal to the others, which
-    the closed form ignores. Pipelines too long for a timeline use the closed form of 1F1B, an upper
-    bound for zero-bubble schedules.
+    In zero-bubble schedules, W has the matmuls of the weight gradients, about half of the
+    backward's. In interleaved ones, embedding and head make the first and last virtual stage
+    unequal to the others, which the closed form ignores. Pipelines too long for a timeline use the
+    closed form of 1F1B, an upper bound for zero-bubble schedules.
     """
     kind = schedule_kind(run.schedule)
     pp, interleaved = run.degrees.pp, not kind.stages_per_rank
@@ -46,7 +47,7 @@ def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
     stages = pp * chunks
     count = _micro_batches(run, (2 if interleaved else 3 * kind.copies) * stages)
     if count == 0 or kind.why_not(pp, count):
-        return 0.0  # unsupported counts idle as with 1f1b
+        return 0.0  # unsupported counts idle as with 1F1B
     layers = [row["layers"] / chunks] * stages
     last, head = row["last_layers"], row["head_matmul"] + row["head_pass"]
     if interleaved and last < row["layers"]:
@@ -56,39 +57,42 @@ def idle_share(run: TrainingRun, row: Mapping[str, float]) -> float:
     elif chunks == 1:
         layers[-1] = last
     else:
-        # In a V logits and loss share a rank with the embedding, and its chunks are taken as even.
+        # In a V, logits and loss share a rank with the embedding; its virtual stages are taken as
+        # equal.
         last, head = layers[-1], 0.0
     layer: float = sum(pass_seconds(row))
     busy = max(row["layers"] * layer, last * layer + head)
     if busy <= 0.0:
         return 0.0  # fewer layers than ranks: the others have nothing to idle between
-    # Copies of every stage run a part of the micro-batches each.
+    # Each copy of a stage runs a part of the micro-batches.
     durations = _durations(row, kind.copies * layers, kind.copies * [*[0.0] * (stages - 1), head])
     schedule = build_schedule(
         run.schedule,
         num_ranks=pp,
         num_microbatches=count,
         stages_per_rank=chunks,
-        # Most orders depend on no duration: one schedule serves all layouts of as many ranks.
+        # Most orders do not depend on durations: one schedule is used for all layouts with equal
+        # ranks.
         durations=durations if kind.follows_durations else None,
     )
     timeline = simulate(schedule, durations)
     if interleaved:
         return max(0.0, max(timeline.end_s) / busy - count)
-    # Without a common end: the next step begins rank by rank (arXiv 2401.10241, section 4).
+    # Ranks need not end together: the next step begins rank by rank (arXiv 2401.10241, section 4).
     return max(_NEXT_TO_NONE, longest_rank_s(timeline) / busy - count)
 
 
 def paired_share(pp: Any, microbatches: Any) -> Any:
     """Share of the forwards that overlap with a backward in schedules that pair them: all except
-    those of a stage's first pp micro-batches, as a mean over the ranks."""
+    those of a stage's first pp micro-batches; averaged over the ranks."""
     return np.maximum(0.0, 1.0 - pp / microbatches)
 
 
 def _durations(
     row: Mapping[str, float], layers: Sequence[float], heads: Sequence[float]
 ) -> Durations:
-    """Durations of stages with these layers and times of the head, a third of which is forward."""
+    """Durations of stages with these numbers of layers and seconds of the head, a third of which is
+    forward."""
     forward, backward = pass_seconds(row)
     weight, send = 0.5 * row["matmul_backward"], row["cut_inner"] + row["cut_outer"]
 
@@ -130,13 +134,16 @@ def least_idle_share(
 ) -> Array:
     """[runs] lower bounds on `idle_share`; 0 if that is 0 by definition.
 
-    row          features by name;  closed  runs with a closed form
-    interleaved  runs of interleaved schedules;  in_v  runs whose ranks have two stages in a V; all
-                 others have zero-bubble schedules, whose bound is 0
+    row          features by name
+    closed       runs with a closed form
+    interleaved  runs of interleaved schedules
+    in_v         runs whose ranks have two stages in a V; all others have zero-bubble schedules,
+                 whose bound is 0
 
-    Interleaved: rank r waits for r forward chunks, works, and is followed by r backward chunks of
-    the ranks before it (its last action is a backward of its first chunk), as in every order of
-    1F1B. The longest is the last rank, which has the head, or the one before it.
+    Interleaved: rank r waits for the forwards of the r ranks before it, works, and then these ranks
+    run one backward each (its last action is a backward of its first virtual stage), as in every
+    order of 1F1B. The longest path is that of the last rank, which has the head, or of the one
+    before it.
     """
     pp, vpp = row["pp"], row["vpp"]
     forward, backward = pass_seconds(row)
@@ -163,8 +170,8 @@ def _least_share_in_v(row: Mapping[str, Array]) -> Array:
     """[runs] lower bound on the idle time of a V's first rank, over its time per micro-batch.
 
     The rank has the first and the last of the 2 p stages. Until the first micro-batch comes back, 2
-    p - 1 forwards after its start, it can only run forwards of its first stage. The last
-    micro-batch that it starts goes through all stages and back before its weight gradients are
+    p - 1 forwards after its start, the rank can only run forwards of its first stage. The last
+    micro-batch that it starts passes through all stages and back before its weight gradients are
     computed.
     """
     pp = row["pp"]
@@ -179,6 +186,6 @@ def _least_share_in_v(row: Mapping[str, Array]) -> Array:
     back = 2 * pp * half * (backward - weight) + 2 * (pp - 1) * send + half * weight
     through = count * half * forward + there + back
     share = np.maximum(alone / each, through / each - count)
-    # Of longer pipelines there is no timeline.
+    # Longer pipelines have no timeline.
     known = 6 * pp * np.minimum(row["microbatches"], _ROUNDS[-1] * pp) <= _MOST_ACTIONS
     return np.where(known, share, 0.0)

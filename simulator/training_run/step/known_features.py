@@ -1,6 +1,6 @@
-"""`KnownFeatures`: features of representatives, each computed once in a process.
+"""`KnownFeatures`: a cache, per process, of the features of representatives.
 
-Neighboring requests share them: features depend neither on the number of devices nor on the batch
+Neighboring requests share it: features depend neither on the number of devices nor on the batch
 (tests/planner/layout/test_earlier_questions.py).
 """
 
@@ -19,9 +19,9 @@ from simulator.values.degrees import Degrees
 
 Array = NDArray[np.float64]
 
-# Of so many runs (model, device, framework, sequence, ...) features are kept, and of each run so
-# many numbers of 8 bytes: 4,900 rows of layers (53 numbers and a key of some 200 bytes), 9,300 of
-# meshes (28), 131,072 of memory (2). bench/sweep.py needs up to 831 rows of layers of a run.
+# Limits of the cache: number of runs (model, device, framework, sequence, ...), and numbers of 8
+# bytes per run: 4,900 rows of layers (53 numbers and a key of some 200 bytes), 9,300 of meshes
+# (28), 131,072 of memory (2). bench/sweep.py needs up to 831 rows of layers per run.
 _RUNS, _MOST_NUMBERS = 24, 1 << 18
 
 
@@ -35,7 +35,7 @@ class KnownFeatures:
         self._of = of
         self._names: tuple[str, ...] = ()
         self._known: dict[tuple[int, ...], Array] = {}
-        # A server answers several questions at once.
+        # A server answers several requests at once.
         self._lock = threading.Lock()
 
     def rows(self, keys: NDArray[np.int64], run: Callable[[int], TrainingRun]) -> dict[str, Array]:

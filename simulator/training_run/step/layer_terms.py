@@ -44,7 +44,7 @@ _KERNELS: tuple[tuple[str, _Kernel], ...] = (
         lambda x, c, way: (1.5 if way == "backward" else 1.0) * c["scores"] * x.score_forward,
     ),
 )
-# Kernels of the forward that the backward does again, and whose share of them.
+# Kernels of the forward that the backward runs again, and the share of them.
 _RECOMPUTED = (
     *(("matmuls", "matmul"), ("experts' matmuls", "routed"), ("casts to fewer bits", "matmul")),
     *(("attention", "attention"), ("softmax and dropout", "attention")),
@@ -80,8 +80,9 @@ def _tensor(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """Exposed messages of experts. In passes paired by the schedule, they hide under the other
-    micro-batch's compute, which has fewer multiprocessors meanwhile, because some of them send."""
+    """Exposed messages of experts. In passes paired by the schedule, they overlap with the compute
+    of the other micro-batch, which has fewer multiprocessors meanwhile, because the messages use
+    some."""
     messages = moved(x, "expert", c) * passes(x)
     messages = messages * c["expert_exposed"]
     if not np.any(x.overlaps_experts > 0):
@@ -93,9 +94,8 @@ def _experts(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 def _context(x: Features, c: Coefficients, e: Earlier) -> Array:
     """Exposed messages of context parallelism. A ring sends the next keys and values during
-    attention on the current ones (Liu et al., arXiv 2310.01889, section 3): the excess over the
-    attention is exposed, and a share of the rest.
-    """
+    attention on the current ones (Liu et al., arXiv 2310.01889, section 3). Exposed are the time
+    beyond that of the attention, and a share of the rest."""
     messages = named("messages", 3.0 * moved(x, "context", c))
     core = [f"{name}, {way}" for name in ("attention", "softmax and dropout") for way in _WAYS]
     attention = named("attention", sum((e.of[name] for name in core), np.zeros(1)))

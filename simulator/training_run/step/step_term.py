@@ -14,7 +14,7 @@ from simulator.values.prediction import Part
 Array = NDArray[np.float64]
 Coefficients = Mapping[str, Array]
 
-# Coefficients whose names end so are in microseconds and milliseconds.
+# Coefficients with these suffixes are in microseconds and milliseconds.
 US, MS = 1e-6, 1e-3
 
 
@@ -31,8 +31,8 @@ class Per:
     ends_only: bool = False
 
 
-# LAYER terms add up to `Earlier.layer`, under which messages and transfers may hide; BESIDE terms
-# are the exposed part of those.
+# LAYER terms add up to `Earlier.layer`, with which messages and transfers may overlap; BESIDE terms
+# are the exposed parts of those.
 LAYER = Per(first=lambda x: x.layers, last=lambda x: x.last_layers)
 BESIDE = Per(first=lambda x: x.layers, last=lambda x: x.last_layers)
 CHUNK = Per(first=lambda x: x.vpp, last=lambda x: x.vpp)
@@ -47,7 +47,8 @@ class Earlier:
 
     of           each term of a layer so far, by name
     layer        their sum per layer and micro-batch, forward and backward
-    busiest      the busiest stage's time per micro-batch; stages  the sum over all stages
+    busiest      the busiest stage's time per micro-batch
+    stages       the sum of this time over all stages
     step         the step so far. The last three are for terms that count once per step
     """
 
@@ -65,10 +66,11 @@ Formula = Callable[[Features, Coefficients, Earlier], Array]
 class Term:
     """One cost of a training step.
 
-    name     as printed;  part  of the step
+    name     as printed
+    part     of the step
     seconds  its formula, run on arrays for predictions and on symbols for explanations
-             (formula_symbol.py). It must not fall when `Features.idle_share` rises, because
-             searches bound the step by the least possible idle share
+             (formula_symbol.py). It must not decrease with `Features.idle_share`, because searches
+             bound the step by a lower bound of the idle share
     per      its count in each micro-batch; None: once per step
     way      its pass: `forward`, `backward`, or "" for both
     words    the formula in words, if its symbols alone are unclear
@@ -82,7 +84,7 @@ class Term:
     words: str = field(default="", kw_only=True)
 
 
-# Whose nodes the messages of a kind cross; those of other kinds cross all nodes of the run.
+# Number of nodes that the messages of a kind cross; other kinds cross all nodes of the run.
 _NODES = {
     "tensor": "tensor_nodes",
     "expert": "expert_nodes",

@@ -66,15 +66,14 @@ def _sends(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 def _far_sends(x: Features, c: Coefficients, e: Earlier) -> Array:
     """Sends over a slow level. 1F1B: the stages on both sides of a crossing wait for each other in
-    a cycle of two micro-batches and two sends, so each micro-batch takes one send longer, or 2 n /
-    (n + 1) sends if all n cuts are crossings. Fill and drain pass each crossing once, and
-    micro-batches in flight in the last part then wait for none. Interleaved chunks also pass from
-    the last stage to the first over the same line. They hide half a chunk's time; of the rest, 1/2
-    + 1/p sends per chunk of p stages are exposed. Both follow from the timeline;
-    tests/simulator/test_level_cut.py compares them with it, within 10 % (interleaved: 20 %). In
-    addition, a line slower than the stages delays them, and no send hides better than one between
-    nodes.
-    """
+    a cycle of two micro-batches and two sends. So each micro-batch takes one send longer, or 2 n /
+    (n + 1) sends if all n cuts are crossings. Fill and drain pass each crossing once; the
+    micro-batches in flight in the last part do not wait. Interleaved: micro-batches also pass from
+    the last stage to the first over the same line. Sends overlap with half the time of a virtual
+    stage; of the rest, 1/2 + 1/p sends per virtual stage are exposed, for p stages. Both formulas
+    approximate the timeline; tests/simulator/test_level_cut.py checks them within 10 %
+    (interleaved: 20 %). In addition, a line slower than the stages delays them, and no send
+    overlaps better than one between nodes."""
     if not np.any(x.cut_crossings > 0):
         return np.zeros(1)
     several = x.vpp > 1
@@ -107,13 +106,13 @@ def _stalled(x: Features, c: Coefficients, e: Earlier) -> Array:
 
 
 def _exchange(x: Features, c: Coefficients, e: Earlier) -> Array:
-    """Exposed gradient and weight exchange. Overlapped messages hide under layers, like ZeRO-3's
+    """Exposed gradient and weight exchange. Overlapped messages run during layers, like ZeRO-3's
     gathers: the excess is exposed, and a share of the rest.
 
-    A chunk's gradients are complete after its last micro-batch, and its weights are needed at its
-    first. Interleaved schedules run a chunk's passes of p micro-batches in sequence (Narayanan et
-    al., SC'21, section 2.2.2), so the messages of v chunks can hide under p micro-batches of v - 1
-    chunks, those of the last chunk under one pass.
+    The gradients of a virtual stage are complete after its last micro-batch, and its weights are
+    needed at its first. Interleaved schedules run a virtual stage for p micro-batches in sequence
+    (Narayanan et al., SC'21, section 2.2.2). So the messages of v virtual stages can overlap with p
+    micro-batches of v - 1 of them, those of the last one with one pass.
     """
     messages = moved(x, "reduce", c)
     messages = named("messages", messages + US * x.reduce_steps * c["outer_step_us"])

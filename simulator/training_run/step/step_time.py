@@ -63,12 +63,14 @@ def step_parts(x: Features, c: Coefficients) -> StepParts:
 
 
 def step_seconds(x: Features, c: Coefficients, key: Callable[[Term], Key]) -> dict[Key, Array]:
-    """Property of terms -> [runs] seconds of the step, in the terms' order.
+    """[runs] seconds of the step per group of terms, in the terms' order; `key` gives a term's
+    group.
 
     c  per kind of coefficient the value of every run (coefficients.Assigned.of)
 
-    A stage's time per micro-batch is the sum over its layers, logits and chunks; the busiest stage
-    determines the rate of micro-batches. The coefficient `level` multiplies every term.
+    A stage's time per micro-batch is the sum over its layers, logits and virtual stages; the
+    busiest stage determines the rate of micro-batches. The coefficient `level` multiplies every
+    term.
     """
     earlier = Earlier(layer=np.zeros(1))
     by_key: dict[tuple[Key, Per], Array] = {}
@@ -146,7 +148,8 @@ def price_runs(
 ) -> PricedRuns:
     """The runs with these coefficients, the shipped ones if None.
 
-    all_fit  skip the memory check of `features`;  x  their features, if known
+    all_fit  skip the memory check of `features`
+    x        their features, if known
     """
     assigned = assign(runs)
     values = assigned.from_file(coefficients or shipped_coefficients())

@@ -46,10 +46,11 @@ class Attention:
 class LayerWork:
     """One layer, or the head, on one device and micro-batch.
 
-    matmuls       forward matmuls; attention  calls of the fused core
+    matmuls       forward matmuls
+    attention     calls of the fused attention core
     grouped       forward matmuls of experts, run as a group
     frozen        whether weights have no gradients
-    score_matmuls  products of unfused attention, each with two in the backward
+    score_matmuls  matmuls of unfused attention, each with two in the backward
     state         the recurrence of a state
     forward_pass_bytes, backward_pass_bytes   moved by elementwise ops
     forward_cast_bytes, backward_cast_bytes   moved by casts to fewer bits (matmul.py)
@@ -75,15 +76,17 @@ def matmul_type(run: TrainingRun) -> str:
 
 
 def wide_type(run: TrainingRun) -> str:
-    """torch's name of the 16-bit type of attention and head, which stay in 16 bits (Transformer
-    Engine's recipes leave both in bf16); for fp32 runs, that of fp32."""
+    """torch's name of the 16-bit type of attention and head, which are not computed in 8 bits or
+    less (Transformer Engine's recipes leave both in bf16); for fp32 runs, the type of fp32
+    matmuls."""
     if run.precision == "fp32":
         return _fp32_type(run)
     return PRECISION_TYPES["fp16" if run.precision == "fp16" else "bf16"]
 
 
 def _fp32_type(run: TrainingRun) -> str:
-    """TF32 on devices that have it (`complete_words` lists this among the defaults)."""
+    """TF32 on devices that support it, otherwise float32 (`complete_words` lists this as a
+    default)."""
     return "tf32" if "tf32" in get_device(run.device).peak_flop_per_s else "float32"
 
 
@@ -127,7 +130,7 @@ def layer_work(
         inner += tokens * model.expert_size * model.num_shared_experts / degrees.tp
     else:
         inner = model.dense_density * tokens * model.ffn_size / degrees.tp
-    # Norms, residuals and dropout are done by every tp rank unless the sequence is split.
+    # Norms, residuals and dropout run whole on every tp rank unless the sequence is split.
     rows = tokens / degrees.tp if run.sequence_parallel else tokens
     counts = stack.layer_counts(model)
     norms = counts.norm_passes * 0.5 * model.blocks_per_layer
@@ -175,15 +178,15 @@ def layer_products(
         if share := model.dense_density:
             matmuls += _feed_forward(model, tokens, h, model.ffn_size, tp, dtype, share)
         return matmuls, []
-    # Ranks of tp hold the same tokens (or a tp-th each) and share their experts' work.
+    # Ranks of tp have the same tokens (or a tp-th each) and share the work of their experts.
     routed = tokens / tp * model.top_k * imbalance
-    # Expert tensor parallelism is off where experts are spread (Megatron-Core's advice).
+    # With expert parallelism, tensor parallelism inside experts is off (Megatron-Core's advice).
     per_expert = max(1.0, routed * ep / model.num_experts)
     taken, local = model.expert_width, model.num_experts / ep
     grouped = _feed_forward(model, per_expert, taken, model.expert_size, 1, dtype, local)
     matmuls.append(Matmul(tokens, model.num_experts, h, dtype=wide))
     if model.expert_input:
-        # Into the experts' width and back, on a tp-th of the tokens each.
+        # To the experts' width and back, on a tp-th of the tokens each.
         matmuls.append(Matmul(tokens / tp, taken, h, dtype=dtype))
         matmuls.append(Matmul(tokens / tp, h, taken, dtype=dtype))
     if model.num_shared_experts:
@@ -222,7 +225,7 @@ def _projections(model: Transformer, tokens: float, tp: int, dtype: str) -> Iter
     if not share:
         return
     if model.latent is None:
-        kv = max(model.num_kv_heads, tp)  # a rank holds one head of keys and values at least
+        kv = max(model.num_kv_heads, tp)  # a rank has at least one head of keys and values
         gate = heads if model.gated_attention else 0
         size = model.head_size * (heads + gate + 2 * kv) / tp
         yield Matmul(tokens, size, h, dtype=dtype, count=share)
@@ -286,7 +289,7 @@ def _attention(
             if layers
         )
         return calls, (), 0.0
-    # Unfused scores are computed whole and masked, window or not.
+    # Unfused scores are computed completely and then masked, with and without a window.
     count = run.micro_batch * heads / degrees.cp * model.attention_share
     scores = Matmul(run.seq_len, run.seq_len, size, dtype=dtype, count=count)
     values = Matmul(run.seq_len, size, run.seq_len, dtype=dtype, count=count)

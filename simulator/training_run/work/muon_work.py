@@ -35,12 +35,13 @@ Shape = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMatrices:
-    """Matrices of the fullest pipeline rank that are whole or split in the same way.
+    """Matrices of the fullest pipeline rank that are whole, or that are split in the same way.
 
-    elements   of a rank, after tensor and expert parallelism;  count  number of matrices
+    elements   of a rank, after tensor and expert parallelism
+    count      number of matrices
     seconds    of Newton-Schulz on all whole matrices, at the surfaces' speed
-    splits     ranks of tensor parallelism that split each matrix
-    shards     ranks that share the states of, and the work on, the same matrices
+    splits     number of tensor-parallel ranks that split each matrix
+    shards     number of ranks that share the states of, and the work on, the same matrices
     """
 
     elements: float

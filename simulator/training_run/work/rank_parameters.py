@@ -38,8 +38,8 @@ def _expert_parameters(run: TrainingRun) -> float:
 
 
 def expert_ranks(run: TrainingRun) -> int:
-    """Ranks over which experts are spread; without expert parallelism, those of tensor parallelism,
-    which splits each."""
+    """Ranks over which experts are spread; without expert parallelism, the tensor-parallel ranks
+    that split each expert."""
     degrees = run.degrees
     return degrees.ep if degrees.ep > 1 else degrees.tp
 
@@ -50,8 +50,8 @@ def expert_copies(run: TrainingRun) -> int:
 
 
 def rank_parameters(run: TrainingRun, stack: Framework) -> tuple[float, float]:
-    """Weights of the fullest pipeline rank (its layers and one vocabulary table): those common to
-    all data-parallel ranks, and experts."""
+    """Weights of the fullest pipeline rank (its layers and one vocabulary table): (those that all
+    data-parallel ranks have, experts)."""
     full, _ = stage_layers(run)
     table = vocabulary_share(run, stack) * run.model.hidden_size
     tables = 1 if run.degrees.pp > 1 or run.model.tied_embeddings else 2

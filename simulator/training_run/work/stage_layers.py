@@ -18,12 +18,12 @@ def predicting_layers(run: TrainingRun) -> int:
 
 
 def stage_layers(run: TrainingRun) -> tuple[float, float]:
-    """Layers of the fullest rank without the head, and of the rank with the head, including layers
-    that predict further tokens. With a single rank, its layers twice."""
+    """(layers of the fullest rank without the head, layers of the rank with the head), including
+    those that predict further tokens. With a single rank, its layers twice."""
     degrees = run.degrees
     held = [0] * degrees.pp
     head = 0
-    # Copies run a part of the micro-batches each: per micro-batch one of them counts.
+    # Each copy runs a part of the micro-batches: per micro-batch, one of them counts.
     for share in stage_split(run)[: degrees.pp * max(1, degrees.vpp)]:
         held[share.rank] += share.num_layers
         if share.has_head:

@@ -21,7 +21,7 @@ from simulator.values.pipeline_layout import LayoutStage, stages_of_layout
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageShare:
     """One virtual stage: its rank, dense layers, layers with experts, and whether it has the
-    embedding table and the head; `is_empty` if it has not even the loss.
+    embedding and the head. `is_empty`: it has nothing, not even the loss.
 
     predicting_layers   number of its layers that predict further tokens; they have experts if the
                         model has any
@@ -44,11 +44,11 @@ def stage_split(run: TrainingRun) -> tuple[StageShare, ...]:
     """The virtual stages of a run, of all model copies on its ranks, in the order of the model.
 
     The framework's `stage_split` decides where the model is cut. `cost` cuts as nanotron does
-    (src/nanotron/models/base.py, build_model). `even` gives equal numbers of layers; if they do not
-    divide, the embedding and the head count as a layer each (Zero Bubble README, "Notices"); if
-    that does not divide either, the first stages get one layer more. A `pipeline_layout` replaces
-    these; if it has several stages per stage of the run, those of a rank are merged (a lower bound
-    on the first rank's memory).
+    (src/nanotron/models/base.py, build_model). `even` gives equal numbers of layers; if this is
+    impossible, the embedding and the head count as a layer each (Zero Bubble README, "Notices"); if
+    this is impossible too, the first stages get one layer more. A `pipeline_layout` replaces these;
+    if it has several stages per stage of the run, those of a rank are merged (a lower bound on the
+    first rank's memory).
     """
     degrees = run.degrees
     if run.pipeline_layout and degrees.pp > 1:
@@ -136,7 +136,7 @@ def _shares_of(model: Transformer, pp: int, schedule: str, cuts: _Cuts) -> tuple
             )
         )
         begins += layers
-    # A second copy of the model runs the other way (DualPipe).
+    # A second copy of the model runs in the other direction (DualPipe).
     mirrored = [replace(share, rank=pp - 1 - share.rank) for share in shares]
     return tuple(shares + mirrored * (kind.copies - 1))
 
@@ -162,8 +162,8 @@ def _with_experts(model: Transformer, ahead: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cuts:
-    """Layers of each stage, the stage of the head, the last nonempty stage, and the predicting
-    layers of each stage (`()` for none)."""
+    """Layers of each stage, the stage of the head, the last nonempty stage, and for each stage the
+    layers that predict further tokens (`()` for none)."""
 
     layers: tuple[int, ...]
     head: int
@@ -172,8 +172,8 @@ class _Cuts:
 
 
 def predictor_units(model: Transformer) -> int:
-    """Number of units that are cut into stages like layers if the model predicts further tokens:
-    per token its layers and its logits, plus the loss; 0 if it predicts one token."""
+    """Number of units to distribute over stages if the model predicts further tokens: layers, and
+    per further token its layers and its logits, plus the loss; 0 if it predicts one token."""
     if not model.predicted_ahead:
         return 0
     return model.predicted_ahead * (model.predicting_layers + 1) + 1
@@ -210,13 +210,14 @@ def _even(model: Transformer, count: int) -> _Cuts:
 
 
 def _by_cost(model: Transformer, count: int) -> _Cuts:
-    """nanotron's cuts. A stage ends with the block whose cost exceeds its share. Costs are matmul
-    weights of the layers and the head (LlamaForTraining.get_block_compute_costs), and 0 for the
-    following norm, cast of the logits and loss. Stages may be empty.
+    """nanotron's cuts. A stage ends with the block whose cost exceeds its share. Costs are the
+    matmul weights of layers and head (LlamaForTraining.get_block_compute_costs); the final norm,
+    the cast of the logits and the loss cost 0. Stages may be empty.
 
-    If the cost equals the share, nanotron's code continues (`>`). In 135 rows of the Ultra-Scale
-    sweep with this case (1B, halves and quarters of the cost of 20 layers), the peaks show that the
-    stage ended: 8.5 % mean absolute error that way, 12.1 % otherwise (2026-11-21)."""
+    If the cost equals the share, nanotron's code continues (`>`). But in 135 rows of the
+    Ultra-Scale sweep with this case (1B, halves and quarters of the cost of 20 layers), the peaks
+    show that the stage ended: 8.5 % mean absolute error that way, 12.1 % otherwise (2026-11-21).
+    """
     layer = 4 * model.num_heads * model.head_size * model.hidden_size
     layer += 3 * model.hidden_size * model.ffn_size
     head = model.vocab_size * model.hidden_size

@@ -44,10 +44,10 @@ SCAN_BACKWARD = 3.0
 class StateWork:
     """The recurrence of a model's average layer, on one device and micro-batch.
 
-    products     forward; each has two in the backward
-    again        recomputed products in the backward
-    pass_bytes   moved around these products, forward (backward: twice): convolution with its
-                 activation, decays, gate and norm, and the chunks' states in fp32
+    products     forward matmuls; each has two in the backward
+    again        matmuls that the backward recomputes
+    pass_bytes   moved before and after these matmuls, forward (backward: twice): convolution with
+                 its activation, decays, gate and norm, and the chunks' states in fp32
     scan_flop    of a scan on vector units, forward (backward: `SCAN_BACKWARD` times)
     """
 

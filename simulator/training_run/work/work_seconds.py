@@ -19,20 +19,20 @@ from simulator.training_run.work.state_work import SCAN_BACKWARD
 
 Array = NDArray[np.float64]
 
-# Tensor cores want rows of a multiple of 16 bytes (cuBLAS documentation, "Tensor Core Usage"). The
+# Tensor cores need rows of a multiple of 16 bytes (cuBLAS documentation, "Tensor Core Usage"). The
 # batched products of unfused scores, whose rows are slices of a head's width, fall back to fp32
-# multiply-adds where that is not so: BLOOM's prequel (chronicles-prequel.md) gives 118 s a step
-# with 96 heads and 157 s with 128 heads of 108, which is some 10 TFLOP/s for those products.
+# multiply-adds otherwise: BLOOM's prequel (chronicles-prequel.md) gives 118 s per step with 96
+# heads and 157 s with 128 heads of 108, which is some 10 TFLOP/s for those products.
 _ALIGNED_BYTES = 16
 _NARROW_TYPES = {"tf32": 4, "float8_e4m3fn": 1}
-# Columns of sums: each of two, forward and backward.
+# First of two columns of sums each: forward and backward.
 _MATMULS, _GROUPED, _ATTENTION, _STATES, _PEAK = 0, 2, 4, 6, 8
-# A state's recurrence is batched as scores are.
+# A state's recurrence is batched like scores.
 _BATCHED = (_ATTENTION, _ATTENTION + 1, _STATES, _STATES + 1)
 # Triton's kernels of state layers are hardly faster on Blackwell than on Hopper: two of Mamba-3
 # take 0.75 and 1.02 times as long on a GB200 as on an H200, while cuBLAS takes 0.41 times as long
-# (github.com/state-spaces/mamba issue 904, table of kernels; a third, which a compiler's fault
-# makes 39 times slower there, is left out). Taken to be as fast as on an H100: assumed of Mamba-2.
+# (github.com/state-spaces/mamba issue 904, table of kernels; a third, 39 times slower due to a
+# compiler bug, is left out). Mamba-2 is assumed to be as fast as on an H100.
 _STATES_DEVICE = "h100-sxm-80gb"
 _NEWER_THAN_HOPPER = ("b200", "b300", "gb200", "gb300")
 
@@ -41,10 +41,11 @@ _NEWER_THAN_HOPPER = ("b200", "b300", "gb200", "gb300")
 class WorkSeconds:
     """Seconds of a LayerWork on its device at the surfaces' speed, before any coefficient.
 
-    matmul_*      matmuls of the layer; attention_*  the attention core (fused, or its products)
+    matmul_*      matmuls of the layer
+    attention_*   the attention core (fused, or its matmuls)
     grouped_*     matmuls of experts
     state_*       the recurrence of a state, with its bytes at the full bandwidth
-    peak_*        `matmul_*` at the datasheet's peak
+    peak_*        `matmul_*` at the data sheet's peak
     """
 
     matmul_forward_s: float
@@ -67,7 +68,7 @@ def work_seconds(works: Sequence[tuple[str, LayerWork]]) -> list[WorkSeconds]:
 
     def add(device: str, x: Matmul, row: int, slot: int, *, frozen: bool = False) -> None:
         """Add a product and its gradients, without the gradient of frozen weights."""
-        if x.m <= 0 or x.n <= 0 or x.k <= 0:  # a model all of experts has no dense feed-forward
+        if x.m <= 0 or x.n <= 0 or x.k <= 0:  # no dense feed-forward: all layers have experts
             return
         m, n, k = max(1.0, x.m), max(1.0, x.n), max(1.0, x.k)
         of_input, of_weight = gradient_sizes(m, n, k)
@@ -147,8 +148,8 @@ def _vector_flop_per_s(device: str) -> float:
 
 
 def _peak_flop_per_s(device: str, dtype: str) -> float:
-    """The datasheet's rate; on devices without measured kernels, multiplied by the share that long
-    matmuls reach. Types without a rate have that of a 16-bit type."""
+    """The data sheet's rate in flop/s; on devices without measured kernels, multiplied by the share
+    that long matmuls reach. Types without a rate have that of a 16-bit type."""
     return matmul_rate_of(device) * _datasheet_flop_per_s(device, dtype)
 
 
