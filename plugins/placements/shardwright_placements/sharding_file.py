@@ -39,8 +39,9 @@ class PlacedTensor:
 class PlacedCall:
     """One op of the traced graph with the layouts of its inputs and outputs.
 
-    op      its number in the trace;  name, module  called function, calling module (as a check)
-    shapes  of its outputs, whole
+    op      its number in the trace
+    name, module  called function and calling module (as a check)
+    shapes  of its whole outputs
     """
 
     op: int
@@ -66,10 +67,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """A tensor that the ops of one block read in another layout than it was made.
+    """A tensor that the ops of one block read in another layout than its maker's.
 
-    maker, output      the op that made it, and which of its outputs
-    forward, backward  changes in order, each from an existing layout. Backward, arriving gradients
+    maker, output      the op that made it, and the index of its output
+    forward, backward  changes in order, each from an existing layout. In the backward, gradients
                        are converted and summed in this order
     runs               times per micro-batch
     """
@@ -90,8 +91,10 @@ class Message:
     """Equal collectives required by the placements.
 
     phase     `forward`, `backward`, or `weights`: sums of gradients, once per step
-    axis      of the mesh;  elements, dtype  of the full buffer (link.LinkPoint)
-    count     number of them;  what  the op whose output is sent, or the weight
+    axis      of the mesh
+    elements, dtype   of the full buffer (link.LinkPoint)
+    count     number of them
+    what      the op whose output is sent, or the weight
     """
 
     phase: str
@@ -107,8 +110,10 @@ class Message:
 class ShardingCost:
     """Seconds of one micro-batch, forward and backward, and bytes on a device.
 
-    work_s        kernels;  reshard_s  tensors that change their placements;  inner_s  collectives
-                  inside ops;  weight_sync_s  sums of weight gradients
+    work_s        kernels
+    reshard_s     tensors that change their placements
+    inner_s       collectives inside ops
+    weight_sync_s sums of weight gradients
     lower_bound_s lower bound over all placements of the space
     """
 
@@ -149,14 +154,15 @@ class Rule:
 class OpShardingFile:
     """The answer of `shard`.
 
-    block        the requested block, "" for the whole model; other ops run whole on every device,
-                 and the cost is the block's
+    block        the requested block, "" for the whole model; other ops are replicated, and the cost
+                 is that of the block
     block_repeats  number of repeats of the block in the model
     calls, conversions, messages   of the whole model, so that it can be run
-    hand_plan    Megatron's layout on the same cost model, or why it is impossible
+    hand_plan    the cost of Megatron's layout in the same cost model, or why it is impossible
     fits_with    if nothing fits: changes with which it does, each solved, with their memory
     sources      source of each kind of number
-    Raises InputError for a mesh without axes and for placements of another number of axes.
+
+    Raises InputError for a mesh without axes and for placements with another number of axes.
     """
 
     model: str
@@ -226,7 +232,7 @@ class ShardedRun:
     """Comparison of a run of the placements on a real mesh with one process.
 
     worst_*   largest relative errors (norm of the difference over the norm)
-    messages  planned against counted, by phase, kind and axis
+    messages  planned and counted, by phase, kind and axis
     beside    collectives outside of the plan: `rebalancing` of experts' uneven rows
     step_s    wall seconds of a forward and backward pass, median of `steps`
     """

@@ -36,8 +36,8 @@ METHOD = (
 )
 # With more configurations, they are left out in this many groups.
 _MOST_FOLDS = 50
-# Standard deviation of the logarithm of one logged run within its cluster, which all runs
-# of a configuration share. Of 0.06, 0.1 and 0.2, the one with the lowest mean error on the other runs of a
+# Standard deviation of the logarithm of one logged run within its cluster, an effect of its
+# configuration. Of 0.06, 0.1 and 0.2, the one with the lowest mean error on the other runs of a
 # held-out source (python -m bench.one_log, 55 clusters, 2026-11-24).
 ROW_SPREAD = 0.1
 # Logs with a residual above this many predicted standard deviations get less weight.

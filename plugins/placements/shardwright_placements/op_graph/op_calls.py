@@ -54,8 +54,8 @@ class Program:
 
     steps   op numbers and repeats in order of execution
     spans   path of a stored block -> its first op and the one after its last
-    origins tensor without a producer -> (`parameter`, `buffer`, `argument` or `target`, its name)
-    outputs the model's output tensors, -1 for one without a producer
+    origins tensor that no op makes -> (`parameter`, `buffer`, `argument` or `target`, its name)
+    outputs the model's output tensors, -1 for one that no op makes
     """
 
     graph: OpGraph

@@ -24,8 +24,8 @@ class GraphTensor:
     producer        op that creates it, None for parameters, inputs and outputs of repeats
     needs_gradient  whether the backward pass computes its gradient
     parameter       name in the whole model if it is a parameter, otherwise ""
-    stands_for      for an output of a repeat: the tensor of the stored block; for a parameter with
-                    a shared storage: the first one
+    stands_for      for an output of a repeat: the tensor of the stored block; for a tied parameter:
+                    the first one
     storage         the first tensor with the same storage (possibly itself)
     """
 
@@ -51,7 +51,8 @@ class GraphTensor:
 class GraphOp:
     """A call of the forward pass.
 
-    name      the function (`linear`); module  path in the whole model of the calling module
+    name      the function (`linear`)
+    module    path in the whole model of the calling module
     block     index into the graph's blocks
     inputs    in the order of the arguments
     options   other arguments that determine the shape (`dim`, `equation`, `groups`, ...) by name

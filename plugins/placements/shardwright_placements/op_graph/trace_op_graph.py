@@ -82,8 +82,8 @@ def trace_program(built: BuiltModel, *, name: str) -> Program:
 
 
 def _in_one_list(skipped: Mapping[str, str], members: frozenset[str]) -> dict[str, str]:
-    """Repeat -> the first equal member of the same list: equal layers of two towers may be called
-    on different shapes."""
+    """Repeat -> the first equal member of the same list. Equal layers of two towers are not repeats
+    of each other, because their calls may have different shapes."""
     first: dict[tuple[str, str], str] = {}
     for path in skipped.values():
         first.setdefault((path.rpartition(".")[0], path), path)
@@ -123,14 +123,14 @@ class _Tracer(TorchFunctionMode):
         self._replaced: dict[str, tuple[tuple[int, int], ...]] = {}
         self._origins: dict[int, tuple[str, str]] = {}
         self._known: dict[int, int] = {}
-        self._first: dict[int, int] = {}  # numbers before any call in place
+        self._first: dict[int, int] = {}  # numbers before any in-place call
         self._storages: dict[int, int] = {}
         self._alive: list[Any] = []  # so that ids stay unique
         self._seen: set[str] = set()
         self._names = {id(p): path for path, p in module.named_parameters()}
 
     def name_origins(self, built: BuiltModel) -> None:
-        """Record the origins of tensors without a producer."""
+        """Record where tensors that no op makes come from."""
         for path, buffer in self.module.named_buffers():
             self._origins[id(buffer)] = ("buffer", path)
         for kind, values in (("argument", built.args), ("target", built.targets)):
@@ -265,7 +265,7 @@ class _Tracer(TorchFunctionMode):
         made = [self._add(x, producer=number) for x in outputs]
         strides = () if inplace else view_strides(func, name, args, kwargs, outputs)
         saved, inner = self._saved(kept, [*before, *made])
-        # The backward of a call in place cannot be run separately.
+        # The backward of an in-place call cannot be run separately.
         trains = not inplace and any(x.requires_grad for x in outputs)
         op = GraphOp(
             name=name,

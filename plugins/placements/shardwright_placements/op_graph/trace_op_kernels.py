@@ -35,14 +35,14 @@ class Kernels(TorchDispatchMode):
 
 
 def run_call(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a call, with attention as one fused op and grouped products with equal groups."""
+    """Make a call; attention is one fused op, and grouped matmuls have equal groups."""
     if name in ("_grouped_mm", "grouped_mm") and args[0].dtype is not torch.bfloat16:
         return _equal_groups(args[0], args[1])
     return with_fused_attention(func, args, kwargs)
 
 
 def _equal_groups(x: Tensor, weight: Tensor) -> Tensor:
-    """A grouped product with equal groups; on meta tensors torch's accepts only bfloat16."""
+    """A grouped matmul with equal groups; torch's own accepts only bfloat16 on meta tensors."""
     groups, rows = weight.shape[0], -(-x.shape[0] // weight.shape[0])
     padded = torch.nn.functional.pad(x, (0, 0, 0, groups * rows - x.shape[0]))
     made = torch.bmm(padded.reshape(groups, rows, -1), weight)
@@ -52,7 +52,7 @@ def _equal_groups(x: Tensor, weight: Tensor) -> Tensor:
 def backward_kernels(
     func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], module: str
 ) -> tuple[Op, ...]:
-    """The kernels of this call's backward, from a repetition on detached inputs."""
+    """The kernels of this call's backward, recorded by repeating it on detached inputs."""
     copies: dict[int, Tensor] = {}
 
     def copy(x: Tensor) -> Tensor:

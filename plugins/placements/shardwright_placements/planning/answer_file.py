@@ -18,8 +18,8 @@ _TEXT = {"R": "Replicate()", "P": "Partial()"}
 def in_whole_model(
     graph: OpGraph, mesh: Mesh, answer: OpSharding, block: int | None
 ) -> tuple[tuple[Strategy, ...], Between]:
-    """A strategy for every op of the whole graph, and the layouts between them, from the answer for
-    it or for one of its blocks: outside of that block ops are run whole."""
+    """A strategy for every op of the whole graph, and the layouts between them, from an answer for
+    the whole graph or for one block; ops outside of that block are replicated."""
     inside = iter(answer.ops)
     strategies = tuple(
         next(inside).strategy

@@ -18,11 +18,13 @@ Between = Mapping[tuple[int, int], tuple[Layout, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshard:
-    """A tensor that the ops of a block read in another layout than it was made.
+    """A tensor that the ops of a block read in another layout than its maker's.
 
-    made      by output `output` of op `maker`;  needed  by its readers
-    forms     layouts made of it: `needed`, and intermediate ones that make them cheaper
-    forward_s, backward_s  seconds of one conversion;  count  conversions per micro-batch
+    made      layout of output `output` of op `maker`
+    needed    layouts in which it is read
+    forms     `needed`, and intermediate layouts that make conversions cheaper
+    forward_s, backward_s  seconds of one conversion
+    count     conversions per micro-batch
     """
 
     tensor: int
@@ -45,7 +47,7 @@ class Reshard:
 def reshards_of(
     graph: OpGraph, strategies: Sequence[Strategy], resharding: Resharding, chosen: Between
 ) -> tuple[Reshard, ...]:
-    """All tensors that are read in another layout than they were made; `strategies` has all ops."""
+    """All tensors that are read in another layout than their maker's; `strategies` has all ops."""
     found = []
     for (block, t), readers in readers_of(graph).items():
         tensor = graph.tensors[t]
@@ -79,7 +81,7 @@ def reshards_of(
 def conversion_of(graph: OpGraph, reshard: Reshard, resharding: Resharding) -> Conversion:
     """The conversion for the file.
 
-    Changes into unused layouts are left out, and so are changes of gradients that do not arrive.
+    Changes to unused layouts are left out, and so are changes of gradients that are never computed.
     """
     tensor, made, needed = graph.tensors[reshard.tensor], reshard.made, reshard.needed
     forward: list[Change] = []

@@ -27,13 +27,13 @@ def split(dim: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A tensor's placement on one axis and that of its gradient.
+    """A tensor's placement on one axis, and the placement of its gradient.
 
-    R/R    every rank has all of it and does all work on it
-    R/P    every rank has all of it and does its own share of the work (Megatron-LM's f operator,
+    R/R    every rank has the whole tensor and does all work on it
+    R/P    every rank has the whole tensor and does its share of the work (Megatron-LM's f operator,
            arXiv 1909.08053, section 3)
-    P/R    ranks hold summands (its g operator)
-    S/S    ranks hold slices
+    P/R    ranks have partial sums (its g operator)
+    S/S    ranks have slices
     """
 
     forward: str
@@ -80,5 +80,5 @@ def shards(placements: tuple[str, ...], sizes: tuple[int, ...], dim: int | None 
 
 
 def shards_of_others(placements: tuple[str, ...], sizes: tuple[int, ...], axis: int) -> int:
-    """Number of slices into which all axes except `axis` cut a tensor."""
+    """Number of slices into which the axes other than `axis` cut a tensor."""
     return shards((*placements[:axis], REPLICATED, *placements[axis + 1 :]), sizes)

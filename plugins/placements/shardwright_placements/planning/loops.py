@@ -1,12 +1,12 @@
 """The loops of an op: the dimensions along which its work can be split.
 
 A loop is an index of the op's work, with the dim of each input and output that it indexes (None:
-the tensor is not indexed by it). Cutting a loop over the ranks of an axis splits the tensors that
-it indexes. An input without the index is needed whole and gets a partial gradient; an output
-without it is a sum over the index, and partial. As in Alpa (Zheng et al., OSDI 2022, section 4.1,
-table 3: the loops of a batched matmul) and in DTensor's einsum rules; ops that are not listed are
-only run replicated. Ops whose tensors have fixed dims are rows of data (`_ROWS`), others functions
-of their shapes (`_RULES`).
+the tensor does not have this index). Cutting a loop over the ranks of an axis splits the tensors
+that have its index. Inputs without it are needed whole and get a partial gradient; outputs without
+it are partial sums. This follows Alpa (Zheng et al., OSDI 2022, section 4.1, table 3: the loops of
+a batched matmul) and DTensor's einsum rules; ops that are not listed are always replicated. Ops
+whose tensors have fixed dims are rows of data (`_ROWS`), others functions of their shapes
+(`_RULES`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Exchange:
 
     elements, dtype   of the full buffer
     phase             `forward` or `backward`
-    without           dims of the first input: if another axis cuts one, the buffer is smaller by
-                      its ranks
+    without           dims of the first input: if another axis of the mesh cuts one, the buffer is
+                      divided by the ranks of that axis
     """
 
     operation: str
@@ -49,11 +49,11 @@ class Loop:
     """An index of an op's work.
 
     role       in the kernel: `b`, `m`, `n` or `k` of a matmul or convolution, `batch`, `heads` or
-               `rows` of attention, `` elsewhere
-    inputs, outputs   the dim of each tensor that it indexes
+               `rows` of attention, otherwise ``
+    inputs, outputs   the dim of each tensor that has this index
     exchanged  collectives inside the op, needed if the loop is cut
-    whole      inputs without the index whose gradient is whole on every rank, because they are
-               added once to a sum over ranks (a bias)
+    whole      inputs without this index whose gradient is nevertheless whole on every rank, because
+               they are added once to a sum over ranks (a bias)
     """
 
     role: str = ""
@@ -122,9 +122,10 @@ class _Row:
     """A loop as text: the dim of each input and of the output.
 
     dims   `. 0 0 -> -1`: negative dims count from the end, `.` for none, `+` for none with a whole
-           gradient, `*` for every dim of the output but its last (a loop each), `~-4` for a dim
-           that may be broadcast. The last input's entry holds for all inputs after it
-    sums   (phase, fp32 numbers per element of dim `along` of the first input) of all-reduces inside
+           gradient, `*` for every dim of the output except its last (one loop each), `~-4` for a
+           dim that may be broadcast. The last input's entry applies to all inputs after it
+    sums   all-reduces inside the op: (phase, fp32 numbers per element of dim `along` of the first
+           input)
     """
 
     role: str
@@ -158,7 +159,7 @@ _ROWS: dict[str, tuple[_Ranks, tuple[_Row, ...]]] = {
         (_Row("m", ". 0 . -> 0"), _Row("n", "0 . 1 -> 1"), _Row("k", "+ 1 0 -> .")),
     ),
     # x [rows by expert, k], weight [experts, k, n], offsets [experts]. Cutting the experts cuts the
-    # rows with them: shares are taken to be equal, as they are traced (balanced routing).
+    # rows too: shares are assumed to be equal, as in the trace (balanced routing).
     "_grouped_mm": _GROUPED,
     "grouped_mm": _GROUPED,
     # tokens [...], table [vocabulary, hidden]: a split vocabulary looks up zeros elsewhere
@@ -167,9 +168,9 @@ _ROWS: dict[str, tuple[_Ranks, tuple[_Row, ...]]] = {
         (_Row("", "* . -> *"), _Row("", ". 1 -> -1"), _Row("", ". 0 -> .")),
     ),
     # q [batch, heads, rows, d], k and v [batch, kv heads, columns, d], then a mask. Heads are cut
-    # with their key-value heads, or, if there are fewer of those than ranks, with all of k and v on
-    # every rank. Rows of q may be cut alone (context parallelism by gathered keys and values,
-    # Llama 3, arXiv 2407.21783, section 3.3.2).
+    # with their key-value heads; if there are fewer of those than ranks, every rank has all of k
+    # and v. Rows of q may be cut without k and v (context parallelism with gathered keys and
+    # values, Llama 3, arXiv 2407.21783, section 3.3.2).
     "scaled_dot_product_attention": (
         (4, None, None, ...),
         (
@@ -192,7 +193,7 @@ _ROWS: dict[str, tuple[_Ranks, tuple[_Row, ...]]] = {
         (None, ...),
         (_Row("", "1 0 -> 1"), _Row("", "0 . -> 0", (("forward", 2), ("backward", 2)), 1)),
     ),
-    # The batch alone: a group's channels are normalized together.
+    # Only the batch: the channels of a group are normalized together.
     "group_norm": ((None, ...), (_Row("", "0 . -> 0"),)),
     **dict.fromkeys(
         ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "interpolate"), _BATCH_AND_CHANNELS
@@ -202,7 +203,7 @@ _ROWS: dict[str, tuple[_Ranks, tuple[_Row, ...]]] = {
 
 
 def _from_rows(call: OpCall, ranks: _Ranks, rows: tuple[_Row, ...]) -> tuple[Loop, ...]:
-    """The loops of the rows; () if the inputs have other ranks."""
+    """The loops of the rows; () if the inputs have other numbers of dims."""
     shapes = [x.shape for x in call.inputs]
     listed = [rank for rank in ranks if not isinstance(rank, EllipsisType)]
     if len(shapes) < len(listed) or (len(shapes) > len(listed) and ranks[-1] is not ...):
@@ -265,10 +266,10 @@ def _convolution(call: OpCall) -> tuple[Loop, ...]:
 
 
 def _view(call: OpCall) -> tuple[Loop, ...]:
-    """Loops of a view: dims whose outermost part is that of a dim of the input.
+    """Loops of a view: output dims whose outermost part is that of an input dim.
 
-    Over a contiguous input a dim of n elements at stride s spans n s elements; a cut of it is a cut
-    of the input's dim of equal span (its outermost part, where dims are merged or divided).
+    In a contiguous input, a dim of n elements with stride s spans n s elements. Cutting an output
+    dim cuts the input dim with an equal span (the outermost part if dims are merged or divided).
     """
     shape = call.inputs[0].shape
     spans = {n * math.prod(shape[d + 1 :]): d for d, n in enumerate(shape) if n > 1}
@@ -288,8 +289,8 @@ def _view(call: OpCall) -> tuple[Loop, ...]:
 
 
 def _elementwise(call: OpCall) -> tuple[Loop, ...]:
-    """One loop per dim of the (broadcast) output, except the dims that the op works along: the last
-    ones of a normalization, `dim` of a concatenation, and of a softmax `dim` or the last."""
+    """One loop per dim of the (broadcast) output, except for dims along which the op works: the
+    last ones of a normalization, `dim` of a concatenation, `dim` or the last of a softmax."""
     out, name = call.out, call.op.name
     without = call.option("dim")
     if name in _NORMS:
@@ -312,7 +313,8 @@ def _elementwise(call: OpCall) -> tuple[Loop, ...]:
 
 
 def _reduced(call: OpCall) -> tuple[Loop, ...]:
-    """Loops of a reduction: kept dims, and for sums the reduced ones, where outputs are partial."""
+    """Loops of a reduction: kept dims; for sums also the reduced dims, for which outputs are
+    partial."""
     shape, out = call.inputs[0].shape, call.out
     gone = call.option("dim") or tuple(range(len(shape)))
     keeps = len(out) == len(shape)
@@ -376,9 +378,9 @@ def _einsum_loops(call: OpCall, equation: str) -> tuple[Loop, ...]:
 def _rows_taken(call: OpCall) -> tuple[Loop, ...]:
     """Loops of x[index], which reorders rows: index [rows], x [any, ...].
 
-    The output's rows may be cut with x whole, or with x cut too. In the second case ranks exchange
-    rows by an all-to-all each way (the dispatch of experts, GShard, arXiv 2006.16668, section 3.3;
-    equal shares assumed), for which every rank needs the whole index.
+    The output's rows may be cut while x is whole, or together with those of x. In the second case,
+    ranks exchange rows by an all-to-all each way (the dispatch of experts, GShard, arXiv
+    2006.16668, section 3.3; equal shares assumed), and every rank needs the whole index.
     """
     shapes = [x.shape for x in call.inputs]
     if len(shapes) != 2 or len(shapes[1]) != 1 or call.out != (*shapes[1], *shapes[0][1:]):

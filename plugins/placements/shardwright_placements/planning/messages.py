@@ -55,7 +55,7 @@ def _resharding(
 def _steps(
     change: Change, tensor: GraphTensor, sizes: tuple[int, ...]
 ) -> Iterator[tuple[int, str, int]]:
-    """(axis, collective, elements of the buffer that the other axes leave) of each step."""
+    """(axis, collective, elements of the buffer after cuts by other axes) of each step."""
     before = change.source
     for after in change.steps:
         axis = next(i for i, (x, y) in enumerate(zip(before, after, strict=True)) if x != y)

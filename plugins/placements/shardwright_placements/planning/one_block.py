@@ -30,9 +30,9 @@ def block_number(graph: OpGraph, name: str) -> int:
 
 
 def block_graph(graph: OpGraph, number: int) -> OpGraph:
-    """The ops of one run of a block; its inputs are the outputs of the equal block before it.
+    """The ops of one run of a block. Its inputs are the outputs of the previous equal block.
 
-    Inputs from elsewhere have no maker: they are available in any layout at no cost.
+    Other inputs have no maker: they are available in any layout at no cost.
     """
     carried = dict(graph.blocks[number].carried)
     chosen = [i for i, op in enumerate(graph.ops) if op.block == number]

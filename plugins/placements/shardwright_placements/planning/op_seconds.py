@@ -1,8 +1,8 @@
 """Seconds and bytes of an op under a strategy, on one rank.
 
-The traced kernels are shrunk to the rank's share and priced by the simulator
-(traced/op_cost.py): matmuls, convolutions and attention by their shapes, all others by the bytes
-of the op's tensors that the rank holds over all of them.
+The traced kernels are shrunk to the rank's share and priced by the simulator (traced/op_cost.py):
+matmuls, convolutions and attention by their local shapes, all others in proportion to the share of
+the op's bytes that the rank has.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ GRADIENT_BYTES = 4.0
 class OpPrice:
     """Seconds of one run of an op, forward and backward, and its bytes.
 
-    work_s        kernels;  inner_s  collectives inside the op
+    work_s        kernels
+    inner_s       collectives inside the op
     weight_sync_s sum of gradients of shared weights, one micro-batch's part
-    weight_bytes  weights with their training states;  inner_bytes  saved by the op in addition to
-                  tensors of the graph
+    weight_bytes  weights with their training states
+    inner_bytes   saved by the op in addition to tensors of the graph
     """
 
     work_s: float
@@ -58,7 +59,7 @@ def price_strategy(
 ) -> OpPrice:
     """The price of one run of the op under the strategy.
 
-    micro_batches  number of micro-batches that share one sum of weight gradients
+    micro_batches  number of micro-batches per sum of weight gradients
     owned  weights counted for this op (a weight read by several ops counts once)
     """
     share = _held_share(op, graph, strategy, mesh)
@@ -91,7 +92,7 @@ def weight_sync_s(
 ) -> float:
     """Seconds to sum a weight's gradients over ranks, one micro-batch's part.
 
-    layouts  in which the weight is read; a gradient that is partial in any of them is summed
+    layouts  in which the weight is read; its gradient is summed if it is partial in any of them
     """
     elements = tensor.num_elements / shards(forward_of(layouts[0]), mesh.sizes)
     partial = [
@@ -106,7 +107,7 @@ def weight_sync_s(
 def tied_sync_s(
     tensor: GraphTensor, layouts: Sequence[Layout], mesh: Mesh, micro_batches: int
 ) -> float:
-    """The part of `weight_sync_s` that is not needed for the first layout alone."""
+    """The part of `weight_sync_s` caused by layouts other than the first."""
     alone = weight_sync_s(tensor, layouts[:1], mesh, micro_batches)
     return weight_sync_s(tensor, layouts, mesh, micro_batches) - alone
 
@@ -160,7 +161,8 @@ def _smallest_pass(kernel: Op) -> float:
 
 
 def _attention(shape: AttentionShape, ranks: Mapping[str, int]) -> AttentionShape:
-    """The attention of one rank; with cut rows, of the last rank, which has nearly all columns."""
+    """The attention of one rank; if rows are cut, of the last rank, which has nearly all
+    columns."""
     heads, rows = ranks.get("heads", 1), ranks.get("rows", 1)
     return replace(
         shape,

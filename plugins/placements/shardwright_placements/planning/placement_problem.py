@@ -1,9 +1,10 @@
 """The optimization problem of op placements: nodes with strategies, node costs and edge costs.
 
-A node is an op, or the uses of a tensor: the set of layouts into which the tensor is converted for
-its readers in one block, so that a layout needed by several readers is made and held once. Repeated
-blocks share their nodes: each price counts once per repeat, and tensors passed from a repeat to the
-next close a loop. Costs are nanoseconds, usages bytes.
+There are two kinds of nodes: ops, and uses of a tensor. A strategy of the latter is the set of
+layouts into which the tensor is converted for its readers in one block, so that a layout needed by
+several readers is made and stored once. Repeated blocks share their nodes: each price counts once
+per repeat, and tensors passed from a repeat to the next form a cycle. Costs are nanoseconds, usages
+bytes.
 
 Memory: weights with their training states; tensors kept for the backward, from the op that makes
 them to the backward of the first op that keeps them; other tensors until their last reader. Op i
@@ -126,10 +127,7 @@ class PlacementProblem:
 
     def _tied_edges(self) -> Iterator[_Edge]:
         """Edges between ops that read the same weight in the same layout and share one gradient
-        sum.
-
-        The sum is part of the first op's price if its gradient is partial.
-        """
+        sum. The sum is part of the first op's price if the first op's gradient is partial."""
         first: dict[int, int] = {}
         for op, call in enumerate(self.graph.ops):
             for t in dict.fromkeys(call.inputs):
@@ -162,7 +160,7 @@ def build_problem(
 ) -> PlacementProblem:
     """The problem of all blocks of the graph on the mesh.
 
-    micro_batches  number of micro-batches that share one sum of weight gradients
+    micro_batches  number of micro-batches per sum of weight gradients
     allowed  op number -> labels of strategies to keep (to price a given layout)
     """
     strategies, prices, owned = [], [], set[int]()
@@ -170,7 +168,7 @@ def build_problem(
         own = strategies_of(op, graph, mesh.sizes)
         if allowed is not None and number in allowed:
             own = tuple(s for s in own if s.label in allowed[number])
-        # A weight that several ops read counts with the first.
+        # A weight that several ops read counts for the first of them.
         fresh = {t for t in op.inputs if graph.tensors[t].parameter} - owned
         owned |= fresh
         strategies.append(own)

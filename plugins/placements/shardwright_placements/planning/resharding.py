@@ -1,16 +1,16 @@
 """The cost of changing a tensor's placements, forward and backward.
 
 On one axis: S to R is an all-gather, P to R an all-reduce, P to S a reduce-scatter, S to another S
-an all-to-all; R to S is a slice and anything to P a padding with zeros, both free of communication
+an all-to-all. R to S is a slice and anything to P a padding with zeros, both without communication
 (DTensor's redistribute, torch.distributed.tensor documentation). Prices are the simulator's
-(traced/comm_cost.py). On several axes one axis changes at a time, on the slices left by the others,
-in the cheapest order; a change on one axis may take a cheaper detour. If several axes split the
-same dim, the inner ones cut the slices of the outer ones (DTensor's order of shards), so only the
-innermost can change by itself.
+(traced/comm_cost.py). On several axes, one axis changes at a time, on the slices left by the
+others, in the cheapest order; a change on one axis may take a cheaper detour. If several axes split
+the same dim, the inner ones cut the slices of the outer ones (DTensor's order of shards), so only
+the innermost can change by itself.
 
-A tensor used in several layouts is converted into each from the cheapest existing one; gradients
-that arrive in several layouts are summed one by one on the way back. Both are a minimum
-arborescence over the layouts, found by trying orders. Copies on the device are not counted.
+A tensor used in several layouts is converted into each from the cheapest existing layout. In the
+backward, gradients in several layouts are summed one by one along the same paths. Both are a
+minimum arborescence over the layouts, found by trying orders. Copies on the device are not counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from shardwright_placements.sharding_file import Change, Placements, split_dim
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Least seconds between every two layouts, and the first layout on the way, by index."""
+    """Minimum seconds between every two layouts, and the first layout on the way, by index."""
 
     forms: tuple[Placements, ...]
     index: dict[Placements, int]
@@ -180,14 +180,14 @@ class Resharding:
 
 @dataclass(frozen=True, slots=True)
 class _Fan:
-    """Seconds, and pairs (existing layout, layout made of it) in order."""
+    """Seconds, and pairs (existing layout, layout made from it) in order."""
 
     seconds: float
     branches: tuple[tuple[int, int], ...]
 
 
 def _arborescence(table: NDArray[np.float64], root: int, targets: list[int]) -> _Fan:
-    """The least cost of reaching all targets from the root, each from an existing layout."""
+    """The minimum cost of reaching all targets from the root, each from an existing layout."""
     best = _Fan(float("inf"), ())
     for order in itertools.permutations(targets):
         there, cost, branches = [root], 0.0, []

@@ -35,11 +35,12 @@ _SOURCES = {
 class ShardQuestion:
     """The input of `shard`.
 
-    graph          of the whole model;  model, model_hash  source of the trace
+    graph          of the whole model
+    model, model_hash  source of the trace
     block          class or path of a block, "" for the whole model
     mesh_sizes     outermost first, the last axis over neighbors
     memory_limit_bytes  of a device; None: the device's memory
-    micro_batches  number of micro-batches that share one sum of weight gradients
+    micro_batches  number of micro-batches per sum of weight gradients
     """
 
     graph: OpGraph
@@ -58,7 +59,7 @@ class ShardQuestion:
 
 
 def shard_model(question: ShardQuestion) -> OpShardingFile:
-    """The answer as a file, compared with Megatron's layout; infeasible is an answer too.
+    """The answer as a file, compared with Megatron's layout; it may be that nothing fits.
 
     Raises UnknownNameError for an unknown block, InputError for a mesh that is larger than the
     cluster or divides no tensor.
@@ -181,8 +182,8 @@ def _what_binds(free: OpSharding, limit: float) -> str:
 def _relaxations(
     graph: OpGraph, mesh: Mesh, free: OpSharding, limit: float, micro_batches: int
 ) -> Iterator[tuple[str, OpSharding]]:
-    """Changes that make a solution possible: least memory (by bisection), fewest last-axis
-    devices."""
+    """Changes that make a solution possible: the smallest sufficient memory (by bisection), and the
+    smallest number of devices on the last axis."""
 
     def within(bytes_: float, on: Mesh) -> OpSharding:
         return shard_ops(
@@ -208,7 +209,7 @@ def _relaxations(
             sizes = (*mesh.sizes[:-1], mesh.sizes[-1] * times)
             check_divides(graph, sizes)
             answer = within(limit, Mesh(cluster=mesh.cluster, sizes=sizes))
-        except InputError:  # divides nothing, or more devices than there are
+        except InputError:  # divides nothing, or more devices than in the cluster
             continue
         if answer.ops:
             yield f"--mesh {'x'.join(map(str, sizes))}", answer

@@ -43,8 +43,8 @@ class PlacedOp:
 class OpSharding:
     """Placements of every op of the graph's distinct blocks; all repeats of a block share them.
 
-    cost    of one micro-batch, summed over ops and messages without overlap; memory is the peak of
-            each device. None if nothing was found
+    cost    of one micro-batch, summed over ops and messages without overlap, and the peak memory of
+            a device. None if nothing was found
     between the layouts into which tensors are converted
     """
 
@@ -77,9 +77,12 @@ def shard_ops(
 ) -> OpSharding:
     """The cheapest placements of the graph's ops on the mesh within the memory of a device.
 
-    micro_batches number sharing one sum of weight gradients;  time_limit_s  of the search
-    allowed       for ops by number, the labels of strategies to keep
-    Raises InputError for a limit that is not above 0 and where `allowed` leaves an op none.
+    micro_batches number of micro-batches per sum of weight gradients
+    time_limit_s  of the search
+    allowed       op number -> labels of strategies to keep
+
+    Raises InputError if the memory limit is not above 0, or if `allowed` leaves no strategy for an
+    op.
     """
     if memory_limit_bytes is not None and memory_limit_bytes <= 0:
         raise InputError(f"memory_limit_bytes must be above 0, is {memory_limit_bytes:g}")
@@ -120,7 +123,7 @@ def _answer(
         lower_bound_s=(found.bound or 0) * NANOSECOND_S,
         memory_bytes=float(nodes.usage_over_time(choice).max()),
     )
-    # Nanoseconds are rounded per node and edge; a least cost is its own bound.
+    # Nanoseconds are rounded per node and edge; a proven optimum is its own bound.
     proven = found.bound == found.cost or cost.lower_bound_s > cost.seconds
     return OpSharding(
         status=found.status,

@@ -30,7 +30,8 @@ class Strategy:
 
     inputs, outputs   the layout of each tensor
     cuts              (role, ranks) of every loop that is cut
-    exchanged         (axis, collective inside the op, on the buffers that the other axes leave)
+    exchanged         (axis, collective inside the op); its buffer is what the other axes leave of
+                      it
     """
 
     inputs: tuple[Layout, ...]
@@ -96,8 +97,8 @@ def _choices(op: GraphOp, graph: OpGraph) -> tuple[_Choice, ...]:
             )
         )
     if inputs and passes_partial(op):
-        # A weight is held whole or cut, never as summands; its gradient may be.
-        # Summands of whole numbers or flags are of no use.
+        # A weight is stored whole or cut, never as partial sums; its gradient may be partial.
+        # Partial sums of integers or booleans are useless.
         plain = any(x.parameter or not x.dtype.startswith(("float", "bfloat")) for x in inputs)
         flows = () if plain else (SUMMANDS,)
         for flow in (*flows, SHARED) if trains else flows:
@@ -136,9 +137,9 @@ def _combined(
 def _nest(outer: _Choice, inner: _Choice) -> bool:
     """Whether two cuts of one dim on two axes give every rank matching parts of all tensors.
 
-    Slices nest: the inner axis cuts the slices of the outer one. A tensor cut by the inner axis
-    only has other slices than one cut by both (queries by both, keys by the inner axis: keys of
-    other heads). Rows are exchanged on one axis only.
+    Slices nest: the inner axis cuts the slices of the outer one. But a tensor that only the inner
+    axis cuts has other slices than one that both cut: if both cut the queries and only the inner
+    axis the keys, a rank has keys of other heads. Rows are exchanged on one axis only.
     """
     if outer.loop is None or inner.loop is None:
         return True

@@ -10,9 +10,9 @@ from shardwright_placements.op_graph.op_graph import OpGraph
 from shardwright_placements.planning.flow import Layout
 from shardwright_placements.planning.strategies import Strategy
 
-# The most layouts that one tensor is brought into, by the number of mesh axes. Rounding to fewer
-# would forbid answers; with more axes the sets are too many, and two already let a tensor be kept
-# sliced for one reader and gathered for all others.
+# Maximum number of layouts into which one tensor is converted, by the number of mesh axes. Fewer
+# would forbid good answers. With more axes there are too many sets, and two layouts already allow
+# one reader to have the tensor sliced and all others gathered.
 MOST_FORMS = {1: 4, 2: 2}
 
 
@@ -20,10 +20,11 @@ MOST_FORMS = {1: 4, 2: 2}
 class Uses:
     """The readers of a tensor in one block.
 
-    made    (op that makes it, which of its outputs, how often per step) for each maker; the first
-            repeat of a block may read another op's output than the ones after it
-    readers ops;  states  the sets of layouts to choose from
-    is_kept whether the backward needs it (of tensors in one storage only the first counts)
+    made    for each op that makes it: (op, index of its output, times per step); the first repeat
+            of a block may read another op's output than later repeats
+    readers ops
+    states  the sets of layouts to choose from
+    is_kept whether the backward needs it (of tensors in one storage, only the first counts)
     """
 
     tensor: int
@@ -79,7 +80,8 @@ def readers_of(graph: OpGraph) -> dict[tuple[int, int], tuple[int, ...]]:
 
 
 def makers_of(graph: OpGraph, block: int, t: int) -> tuple[tuple[int, int, int], ...]:
-    """(op, which of its outputs, times per step) of each op whose output a block reads as `t`."""
+    """(op, index of its output, times per step) of each op whose output a block reads as tensor
+    `t`."""
     repeats = graph.blocks[block].repeats
     carried = dict(graph.blocks[block].carried)
     tensor = graph.tensors[t]

@@ -32,9 +32,9 @@ Key = tuple[str, str, str]
 class CollectiveCount(CommDebugMode):
     """Torch's counter of collectives, extended by bytes and axes.
 
-    counts, sizes_bytes   by phase, kind and axis, of full buffers: one rank's input, times the
-                          ranks for gathers and exchanges. Collectives inside `beside(name)` are not
-                          part of the plan.
+    counts, sizes_bytes   by phase, kind and axis. Bytes are those of full buffers: one rank's
+                          input, times the ranks for gathers and exchanges. Collectives inside
+                          `beside(name)` are not part of the plan
     """
 
     def __init__(self, mesh: DeviceMesh, names: tuple[str, ...]) -> None:
@@ -43,7 +43,7 @@ class CollectiveCount(CommDebugMode):
         self.counts: Counter[Key] = Counter()
         self.sizes_bytes: Counter[Key] = Counter()
         self.aside: Counter[str] = Counter()
-        # (axis, ranks) by name of the group; axes come last, one axis is the whole world too.
+        # name of the group -> (axis, ranks); axes come last, as one axis may be the whole world
         world = dist.group.WORLD
         self._groups: dict[str, tuple[str, int]] = {}
         if world is not None:

@@ -20,10 +20,10 @@ class _Once(torch.autograd.Function):
 
 
 def once(x: Tensor, counts: bool) -> Tensor:
-    """x on the rank where it counts, zeros elsewhere; the gradient is whole on every rank.
+    """x on the rank with `counts`, zeros elsewhere; the gradient is whole on every rank.
 
-    For a tensor added to a sum over ranks: each rank has the gradient of the sum, and so that of x,
-    without a message.
+    For a tensor added to a sum over ranks: each rank has the gradient of the sum, which is that of
+    x, without communication.
     """
     made: Tensor = _Once.apply(x, counts)  # type: ignore[no-untyped-call] # torch's
     return made
@@ -62,7 +62,7 @@ class _ClassParallelLoss(torch.autograd.Function):
 
 
 def class_parallel_loss(logits: Tensor, targets: Tensor, groups: list[dist.ProcessGroup]) -> Tensor:
-    """Mean cross entropy; `targets` count from the rank's first class."""
+    """Mean cross entropy; `targets` are relative to the rank's first class."""
     made: Tensor = _ClassParallelLoss.apply(logits, targets, groups)  # type: ignore[no-untyped-call] # torch's
     return made
 

@@ -1,9 +1,9 @@
 """Run an op on a rank's parts: the op itself, and special cases that need more.
 
 Most calls run unchanged on local tensors, because the planner cuts them only along dims over which
-they are independent or linear. KERNELS has the others: shapes in arguments, biases that count once,
-means, look-ups in a part of a table, losses over a part of the classes, attention with a part of
-the heads or rows, normalization over a cut batch, experts.
+they are independent or linear. KERNELS has the others: ops with shapes in their arguments, biases
+that must count once, means, lookups in a part of a table, losses over a part of the classes,
+attention with a part of the heads or rows, normalization over a cut batch, experts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LocalCall:
     tensors          the parts in the order of the arguments
     inputs, outputs  placements of the inputs and outputs
     shapes, made     shapes of the whole inputs and outputs
-    aside            a context whose collectives are counted separately from the plan's
+    aside            a context in which collectives are counted separately from the plan's
     """
 
     name: str
@@ -108,7 +108,7 @@ def _counted(call: LocalCall) -> Tensor:
 
 
 def _bias(call: LocalCall, index: int) -> Tensor:
-    """The bias; in a sum over ranks, only on the first of them."""
+    """The bias; if the output is a sum over ranks, only on the first rank, otherwise zeros."""
     axes = tuple(a for a in call.summed_axes() if call.inputs[index].forward[a] == REPLICATED)
     if not axes:
         return call.tensors[index]
@@ -218,7 +218,7 @@ def _batch_norm(call: LocalCall) -> Tensor:
     x, mean, variance = call.tensors[:3]
     weight, bias = call.tensors[3:5] if len(call.tensors) > 4 else (None, None)
     if not axes or not training:
-        # Copies: the running statistics belong to the whole.
+        # Copies: running statistics are those of the whole layer.
         copies = (mean.clone(), variance.clone())
         return F.batch_norm(x, *copies, weight, bias, training, momentum, epsilon)
     groups = [call.position.mesh.get_group(axis) for axis in axes]

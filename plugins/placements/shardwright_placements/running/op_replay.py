@@ -47,9 +47,9 @@ class _Made:
 
 @dataclass(slots=True)
 class _Scope:
-    """One run of a block: the tensors that it made, and replacements for the stored block's.
+    """One run of a block: the tensors that it made, and replacements for those of the stored block.
 
-    prefix   (path of the held block, path of this one)
+    prefix   (path of the stored block, path of this one)
     """
 
     replaced: Mapping[int, int] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Replay:
     # --- weights ------------------------------------------------------------------------------
 
     def _distributed(self, module: nn.Module) -> dict[str, DTensor]:
-        """Every trained weight as a DTensor in the placements in which its readers hold it."""
+        """Every trained weight as a DTensor in the placements in which its readers store it."""
         placements: dict[str, Placements] = {}
         graph = self.program.graph
         for op, placed in zip(graph.ops, self.answer.calls, strict=True):
@@ -133,7 +133,7 @@ class Replay:
         }
 
     def _leaf(self, name: str, layout: PlacedTensor) -> Tensor:
-        """The rank's part of a weight, one leaf for each way in which its gradient arrives."""
+        """The rank's part of a weight; a leaf per layout of its gradient."""
         name = self.aliases[name]
         key = (name, layout.backward)
         if key not in self.leaves:
@@ -167,7 +167,7 @@ class Replay:
     def _summed(
         self, arrived: dict[Placements, Tensor], shape: tuple[int, ...], held: Placements
     ) -> Tensor:
-        """The gradient, with one sum over ranks on every axis where some use left it partial."""
+        """The sum of the gradients, reduced over every axis on which one of them is partial."""
         partial = tuple(
             PARTIAL if any(form[axis] == PARTIAL for form in arrived) else placement
             for axis, placement in enumerate(held)
@@ -176,7 +176,7 @@ class Replay:
         for form, gradient in arrived.items():
             local = self._change(gradient, form, partial, shape)
             total = local if total is None else total + local
-        assert total is not None  # of at least one
+        assert total is not None  # there is at least one
         return self._change(total, partial, held, shape)
 
     def _change(
@@ -192,14 +192,14 @@ class Replay:
         return changed(local, Change(source=before, steps=tuple(steps)), shape, self.position)
 
     def clear(self) -> None:
-        """Forget the last pass."""
+        """Discard the tensors of the last pass."""
         self.leaves.clear()
         self.outer = _Scope()
 
     # --- the forward pass ---------------------------------------------------------------------
 
     def forward(self) -> Tensor:
-        """Run the forward pass; returns this rank's loss: whole, or its part of a sum."""
+        """Run the forward pass; returns this rank's loss: the whole loss, or its part of a sum."""
         self.outer = _Scope()
         for step in self.program.steps:
             if isinstance(step, Repeat):

@@ -1,9 +1,9 @@
 """Apply the planned changes of placements with DTensor, forward and backward.
 
 DTensor may choose other steps between two placements than planned, so every step changes one axis
-in a separate call. Changes that DTensor refuses or does differently are done here: any placement to
-partial sums by padding with zeros (refused), and one split to another by an all-to-all (on CPU
-meshes it gathers and slices; torch/distributed/tensor/_collective_utils.py, shard_dim_alltoall).
+in a separate call. Two changes are implemented here: to partial sums, by padding with zeros
+(DTensor refuses it), and from one split to another, by an all-to-all (on CPU meshes, DTensor
+gathers and slices; torch/distributed/tensor/_collective_utils.py, shard_dim_alltoall).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Fan(torch.autograd.Function):
         forms = {plan.made.forward: local.detach()}
         for change in plan.forward:
             forms[change.target] = changed(forms[change.source], change, shape, position)
-        # Layouts that differ in their gradients alone share the data.
+        # Layouts that differ only in their gradients share the data.
         return tuple(forms[layout.forward].view_as(forms[layout.forward]) for layout in plan.used)
 
     @staticmethod

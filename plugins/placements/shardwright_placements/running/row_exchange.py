@@ -1,8 +1,8 @@
-"""Exchange of rows between ranks: dispatch of experts, and products with groups of unequal size.
+"""Exchange of rows between ranks: dispatch of experts, and matmuls with groups of unequal size.
 
-Placements split rows evenly; routing does not. The product of experts therefore moves rows at the
-borders to the ranks of their experts and back. The plan assumes balanced routing, so these messages
-are not part of it and are counted separately.
+Placements split rows evenly, but routing does not. So the grouped matmul of experts sends rows at
+the boundaries to the ranks of their experts and back. The plan assumes balanced routing: these
+messages are not part of it and are counted separately.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def _moved(x: Tensor, sent: list[int], received: list[int], group: Any, aside: A
 
 
 def exchanged_rows(x: Tensor, index: Tensor, position: Position, axis: int) -> Tensor:
-    """x[index] where x is split by rows on the axis, and the result too; `index` is whole there."""
+    """x[index], where x and the result are split by rows on the axis, and `index` is whole."""
     ranks, own = position.sizes[axis], position.coordinates[axis]
     held, share = x.shape[0], index.shape[0] // ranks
     by_rank = index.view(ranks, share)
-    # What each rank wants of mine, in the order of its result.
+    # Rows that each rank needs from this one, in the order of its result.
     wanted = [row[(row // held) == own] - own * held for row in by_rank]
     mine = by_rank[own]
     source = mine // held
@@ -69,7 +69,7 @@ def exchanged_rows(x: Tensor, index: Tensor, position: Position, axis: int) -> T
 def grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     """Rows [.., k] of each group times its weight [k, n]; `ends` are the groups' last rows + 1.
 
-    As torch's grouped product, in any precision and on any device.
+    Like torch's grouped matmul, but in any precision and on any device.
     """
     parts, first = [], 0
     for number, end in enumerate(ends.tolist()):
@@ -88,13 +88,13 @@ def balanced_product(
     axes: tuple[int, ...],
     aside: Aside,
 ) -> Tensor:
-    """The grouped product with rows and experts split evenly on the axes: rows are sent to their
-    experts' ranks and back."""
+    """The grouped matmul with rows and experts split evenly on the axes: rows are sent to the ranks
+    of their experts and back."""
     ranks, own = 1, 0
     for axis in axes:
         own = own * position.sizes[axis] + position.coordinates[axis]
         ranks *= position.sizes[axis]
-    # On all axes of the mesh: every process, in the order of their ranks.
+    # All axes of the mesh: all processes, in the order of their ranks.
     group = position.mesh.get_group(axes[0]) if len(axes) == 1 else dist.group.WORLD
     share, experts, total = x.shape[0], weight.shape[0], x.shape[0] * ranks
     edges = [0, *(int(ends[(rank + 1) * experts - 1]) for rank in range(ranks))]

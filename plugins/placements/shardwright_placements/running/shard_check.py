@@ -178,8 +178,9 @@ def _reference(built: BuiltModel) -> tuple[float, list[Tensor], dict[str, Tensor
 
 
 def _worst(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> tuple[float, str]:
-    """Largest relative error of a gradient: over its norm or, if it is zero except for rounding,
-    over a millionth of the whole gradient's norm (as in executor/check.py)."""
+    """Largest relative error of a gradient, and its name. The error is relative to the gradient's
+    norm or, if that is zero except for rounding, to a millionth of the norm of all gradients (as in
+    executor/check.py)."""
     whole = sum(float(g.double().norm()) ** 2 for g in wanted.values()) ** 0.5
     worst, worst_name = 0.0, ""
     for name, right in wanted.items():
@@ -196,7 +197,7 @@ def _compared(answer: OpShardingFile, count: CollectiveCount) -> tuple[CountedMe
     for message in answer.messages:
         key = (message.phase, message.operation, answer.mesh_names[message.axis])
         planned[key] += message.count
-        # The run is in fp32 whatever was planned.
+        # The run is in fp32, regardless of the plan.
         width = 4 if "float" in message.dtype else int(DTYPE_BYTES[message.dtype])
         planned_bytes[key] += message.count * message.elements * width
     sizes: list[Any] = [None] * dist.get_world_size()

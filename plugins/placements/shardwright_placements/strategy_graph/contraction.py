@@ -90,7 +90,7 @@ def contract(problem: StrategyGraph) -> Contraction | None:
     ):
         own = usages[strategy[node]]
         if is_alive and own.any():
-            # Tensors of one group that live at the same times are added up.
+            # Tensors of one group that exist at the same times are added up.
             key = (int(group[node]), begin, end)
             found[key] = found[key] + own if key in found else own
     keys = np.array(list(found), dtype=np.int64).reshape(-1, 3)
@@ -119,7 +119,7 @@ def _summed(tables: Iterable[tuple[int, int, Ints]]) -> Tables:
 
 
 def _arc_consistent(costs: list[Ints], tables: Tables) -> list[Ints] | None:
-    """The remaining strategies of each node; None if a node has none."""
+    """The remaining strategies of each node; None if some node has none."""
     alive = [values < FORBIDDEN for values in costs]
     allowed = {pair: t < FORBIDDEN for pair, t in tables.items() if t.max() >= FORBIDDEN}
     near: list[list[tuple[int, int]]] = [[] for _ in costs]
@@ -143,7 +143,8 @@ def _arc_consistent(costs: list[Ints], tables: Tables) -> list[Ints] | None:
 
 
 def _matched(costs: list[Ints], tables: Tables) -> tuple[Ints, list[Ints]]:
-    """For each node: the node that it is merged into, and its strategy for each of that node's."""
+    """For each node: the node into which it is merged, and its strategy for each strategy of that
+    node."""
     near: dict[int, list[tuple[int, Ints]]] = {}
     for (u, v), table in tables.items():
         allowed = table < FORBIDDEN

@@ -1,9 +1,10 @@
 """The exact optimum without a memory limit, by variable elimination.
 
-Bertele and Brioschi, Nonserial Dynamic Programming (1972): a node is minimized out of the sum of
-the tables that contain it, which leaves a table over its neighbors; the order is greedy, the
-smallest table first. Work is exponential in the width of the order alone, and graphs of blocks are
-narrow: a Llama 70B block on a mesh of 2 x 4 takes 1.8 s, the integer program 5.7 s (2026-11-24).
+Bertele and Brioschi, Nonserial Dynamic Programming (1972): to eliminate a node, the sum of the
+tables that contain it is minimized over its strategies, which leaves a table over its neighbors.
+The order is greedy, the smallest table first. Work is exponential only in the width of the order,
+and graphs of blocks are narrow: a Llama 70B block on a mesh of 2 x 4 takes 1.8 s, the integer
+program 5.7 s (2026-11-24).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def eliminate(problem: StrategyGraph) -> Strategies | None:
 
 
 def _order(sizes: list[int], edges: list[tuple[int, int]]) -> list[int] | None:
-    """The nodes, each time the one with the smallest table; None if that is too large."""
+    """The order of elimination, smallest table first; None if one is too large."""
     near: list[set[int]] = [set() for _ in sizes]
     for u, v in edges:
         near[u].add(v)

@@ -1,9 +1,9 @@
 """The cheapest strategies within a limit on memory: an integer program, by HiGHS inside scipy.
 
 Variables x of strategies are binary, y of pairs continuous: rows of y sum to the strategies of each
-end (the local polytope of Wainwright and Jordan 2008), so y is whole where x is. Memory is a row
-for each of some moments, and the program is solved again with the moments that its answer
-overfills.
+end (the local polytope of Wainwright and Jordan 2008), so y is integral if x is. Memory has a row
+for some of the moments. The program is solved again with further moments if its answer exceeds the
+limit there.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class ProgramAnswer:
 def solve_program(
     problem: StrategyGraph, *, scale_cost: float, time_limit_s: float
 ) -> ProgramAnswer:
-    """The least-cost strategies within the limit, or the best ones and a bound after the time.
+    """The cheapest strategies within the limit, or at the time limit the best ones and a bound.
 
-    scale_cost  about the cost of the answer: HiGHS's tolerances are absolute, so costs are scaled
-                to it, and again to that of the answer if that is much cheaper
+    scale_cost  estimated cost of the answer. HiGHS's tolerances are absolute, so costs are scaled
+                to it, and again if the answer is much cheaper
     """
     end = time.monotonic() + time_limit_s
     answer = _solve_scaled(problem, max(scale_cost, 1.0) / SIZE, end)
@@ -143,7 +143,7 @@ def _pair_rows(problem: StrategyGraph) -> tuple[Floats, Floats, csr_array, Float
 def _memory_rows(problem: StrategyGraph, moments: Ints, count: int) -> tuple[csr_array, Floats]:
     """A row of `count` variables for each moment, and its upper bound.
 
-    Memory is divided by the limit minus the least usage of every node, so that rows are of the
+    Memory is divided by the limit minus the minimum usage of every node, so that rows are of the
     order of 1.
     """
     start = np.concatenate([[0], np.cumsum([len(values) for values in problem.node_costs])])
@@ -163,20 +163,20 @@ def _memory_rows(problem: StrategyGraph, moments: Ints, count: int) -> tuple[csr
 
 
 def _binding_moments(problem: StrategyGraph) -> Ints:
-    """Moments at which the largest usages together exceed the limit and another set of tensors is
-    alive than at a moment before."""
+    """Moments at which the largest usages together exceed the limit; only one of consecutive
+    moments with the same tensors."""
     if problem.usage_limit is None or not len(problem.usages):
         return np.zeros(0, dtype=np.int64)
     begins = np.unique(problem.intervals[:, 0])
     ends = np.unique(problem.intervals[:, 1])
-    # The set alive is largest just before something ends: the last beginning before each end.
+    # The set of live tensors is largest just before one ends: the last beginning before each end.
     at = np.unique(begins[np.searchsorted(begins, ends) - 1])
     largest = np.array([int(used.max()) for used in problem.usages])
     return at[sum_over_time(problem.intervals, largest)[at] > problem.usage_limit]
 
 
 def _overfull_moments(problem: StrategyGraph, strategies: Strategies) -> Ints:
-    """The peaks of the fullest periods above the limit."""
+    """The moments with the highest usage in the fullest periods above the limit."""
     assert problem.usage_limit is not None
     over = problem.usage_over_time(strategies) - problem.usage_limit
     turns = np.flatnonzero(np.diff(np.concatenate([[0], (over > 0).astype(np.int8), [0]])))

@@ -29,8 +29,8 @@ Strategies = tuple[int, ...]
 class StrategyGraph:
     """Nodes with strategies, edges with tables of pair costs, tensors, and a limit on memory.
 
-    Costs are integers in one unit of the caller's choice (such as nanoseconds), usages are
-    non-negative integers in another (such as bytes). Raises InputError if shapes do not match.
+    Costs are integers in a unit of the caller's choice (such as nanoseconds), usages are
+    non-negative integers in another unit (such as bytes). Raises InputError if shapes do not match.
     """
 
     node_costs: tuple[Ints, ...]
@@ -97,7 +97,7 @@ class StrategyGraph:
         return len(self.node_costs)
 
     def cost_of(self, strategies: Strategies) -> int:
-        """The cost of a choice; FORBIDDEN or more if it is not allowed, memory not considered."""
+        """The cost of a choice, regardless of memory; at least FORBIDDEN if it is not allowed."""
         nodes = sum(int(c[s]) for c, s in zip(self.node_costs, strategies, strict=True))
         return nodes + sum(
             int(table[strategies[u], strategies[v]])
@@ -126,8 +126,8 @@ class StrategyGraph:
         return found
 
     def least_used(self) -> Strategies:
-        """For each node the strategy with the least memory, summed over its tensors; of equal ones
-        the cheapest."""
+        """For each node the strategy with the least memory, summed over its tensors; ties are
+        broken by lower cost."""
         total = [np.zeros(len(costs)) for costs in self.node_costs]
         for node, usages in zip(self.holders.tolist(), self.usages, strict=True):
             total[node] += usages

@@ -1,9 +1,9 @@
 """The cheapest strategies of a graph within a memory limit, with a proven bound.
 
-The graph is contracted (contraction.py). If memory does not bind and the graph is narrow,
-elimination is exact (elimination.py). Otherwise an integer program proves the best answer of graphs
-that are small enough (integer_program.py), and a search finds cheap answers of the rest
-(tree_search.py).
+The graph is contracted first (contraction.py). If the memory limit is not reached and the graph is
+narrow, elimination is exact (elimination.py). Otherwise an integer program proves the best answer
+for graphs that are small enough (integer_program.py), and a search finds cheap answers for larger
+ones (tree_search.py).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Solution:
     """The best strategies found.
 
     strategies, cost  None if nothing allowed was found
-    bound   no allowed choice costs less; None if none exists
-    reason  the proof, or what ended the search
+    bound   lower bound on the cost of every allowed choice; None if none exists
+    reason  the proof, or why the search ended
     """
 
     status: Status
@@ -124,7 +124,7 @@ def solve(problem: StrategyGraph, *, time_limit_s: float, seed: int = 0) -> Solu
 
 
 def _least_peak(problem: StrategyGraph) -> int:
-    """The peak of memory if every tensor used its least."""
+    """The peak memory if every tensor used its minimum."""
     least = np.array([int(used.min()) for used in problem.usages], dtype=np.int64)
     return int(sum_over_time(problem.intervals, least).max())
 

@@ -1,17 +1,17 @@
 """Fast heuristic: simulated annealing by moves on trees of nodes, with prices on memory.
 
-A move chooses anew, all at once, the strategies of an induced tree of the graph, all other nodes
-kept as they are, by dynamic programming (Hamze and de Freitas, "From Fields to Trees", UAI 2004).
-Costs are perturbed by Gumbel noise times a falling temperature (Kirkpatrick et al. 1983;
+A move selects an induced tree of the graph and chooses all strategies in it again by dynamic
+programming, while all other nodes stay as they are (Hamze and de Freitas, "From Fields to Trees",
+UAI 2004). Costs are perturbed by Gumbel noise times a falling temperature (Kirkpatrick et al. 1983;
 Papandreou and Yuille, "Perturb-and-MAP Random Fields", ICCV 2011).
 
 Memory has a price at every moment: a tensor costs its bytes times the sum of the prices while it
-lives. Prices rise while a choice is above the limit and fall while it is below: the search stays
-close to the limit, and the cheapest choice that fits is kept.
+exists. Prices rise while a choice is above the limit and fall while it is below, so the search
+stays close to the limit. The cheapest choice that fits is kept.
 
-It is for graphs that are too large for the integer program. Costs in 20 s (2026-11-24): T5-large on
-a mesh of 2 x 4 32.2 ms, 32.9 without noise; Mamba2-2.7B 263 and 267 ms; instance M of the 2025
-contest 8.87e10 and 9.34e10.
+It is for graphs that are too large for the integer program. Costs after 20 s (2026-11-24), with and
+without noise: T5-large on a mesh of 2 x 4 32.2 and 32.9 ms; Mamba2-2.7B 263 and 267 ms; instance M
+of the 2025 contest 8.87e10 and 9.34e10.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class _Search:
         self.best: Strategies | None = None
         self.best_cost = FORBIDDEN
         limit = problem.usage_limit
-        # Without a limit, one that is never reached.
+        # Without a memory limit: one that is never reached.
         self.limit = float(max(limit, 1) if limit is not None else self.usages.sum() + 1)
         self._keep(self._over())
 
     def move(self, temperature: float, rng: np.random.Generator) -> None:
-        """Chooses one tree anew and changes the prices.
+        """Choose the strategies of one tree again, and update the prices.
 
-        temperature  in costs above the least possible ones per node
+        temperature  in units of the cost per node above the lower bound
         """
         cost = self._cost()
         above = max(cost - self.least, 1.0) if cost < FORBIDDEN else 1.0
@@ -139,7 +139,7 @@ class _Search:
         order, parent = self._draw_tree(rng)
         inside = set(order)
         reply: dict[int, Ints] = {}
-        # Costs of each node's strategies with the best replies of its children.
+        # Costs of each node's strategies with the best choices of its children.
         costs: dict[int, Floats] = {}
         for node in order:
             costs[node] = priced[self.start[node] : self.start[node + 1]].copy()
@@ -158,8 +158,8 @@ class _Search:
             self.choice[node] = reply[node][self.choice[parent[node][0]]]
 
     def _draw_tree(self, rng: np.random.Generator) -> tuple[list[int], dict[int, tuple[int, Ints]]]:
-        """Nodes of an induced tree, breadth first from a random one; of each but the first its
-        parent, and the table from that one's strategies to its own."""
+        """Nodes of an induced tree, breadth first from a random one. For each except the first: its
+        parent, and the table from the parent's strategies to its own."""
         root = int(rng.integers(self.problem.nodes))
         order: list[int] = []
         parent: dict[int, tuple[int, Ints]] = {}
