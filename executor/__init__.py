@@ -1,1 +1,1 @@
-"""Actions: run a plan on torch.distributed and measure it."""
+"""Runs a plan on torch.distributed and measures it."""

@@ -99,5 +99,5 @@ def die_with_parent(parent: int | None = None) -> None:
         set_death_signal = 1
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL, 0, 0, 0)
         now = os.getppid()
-        if now == 1 if parent is None else now != parent:  # it was ended before
+        if now == 1 if parent is None else now != parent:  # the parent had already ended
             os._exit(1)

@@ -101,7 +101,7 @@ def reference_gradients(
         total += float(loss.detach())
     found = {n: p.grad.cpu() for n, p in weights.items() if p.grad is not None}
     del built, weights, loss
-    gc.collect()  # hooks of its modules hold one another
+    gc.collect()  # hooks of its modules reference each other
     return total, found
 
 

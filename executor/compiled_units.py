@@ -1,8 +1,8 @@
 """torch.compile for the units of a stage, one by one.
 
-Replay, draws, FSDP2 and recomputation are hooks or functions around a unit and stay eager: its own
-forward alone is compiled, as one graph. A unit of which torch makes none (a graph break, no C++
-compiler) runs eagerly from then on, and the run reports it.
+Replay, draws, FSDP2 and recomputation are hooks or functions around a unit and stay eager: only its
+own forward is compiled, as one graph. If torch cannot compile a unit to one graph (a graph break,
+no C++ compiler), the unit runs eagerly from then on, and the run reports it.
 """
 
 from __future__ import annotations

@@ -40,10 +40,10 @@ _STEP = re.compile(r"^step (\d+)/(\d+)$")
 def torchrun_command(
     program: str, path: str | Path, processes: int, options: Mapping[str, object]
 ) -> list[str]:
-    """The torchrun command of one of our programs on this machine.
+    """The torchrun command for one of our programs on this machine.
 
     options  of the program, by name; empty ones are left out. On several nodes, replace
-             `--standalone` by torchrun's rendezvous flags.
+             `--standalone` by torchrun's rendezvous flags
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={processes}", "-m", program, str(path)]
@@ -67,7 +67,9 @@ def torchrun(
 ) -> None:
     """Run one of our programs to its end; raises RunError with the first failed rank's message.
 
-    threads   per rank;  announce  called with the command;  progress  called for every step
+    threads   per rank
+    announce  called with the command
+    progress  called for every step
     """
     if announce is not None:
         shown = torchrun_command(program, path, processes, options)
@@ -130,7 +132,7 @@ def run_plan(
         raise InputError(f"--steps must be 1 or more, got {steps}")
     check_devices(str(plan_path), plan, device=device)
     check_main_memory(str(plan_path), plan, answer.prediction, device=device)
-    if plan.optimizer_offload:  # it steps on the host, with all cores
+    if plan.optimizer_offload:  # the optimizer runs on the host, with all cores
         threads = max(threads, num_cores() // degrees.num_devices)
     options = {
         "steps": steps,
@@ -176,7 +178,7 @@ def check_machine(path: str, planned: Mapping[str, str], *, device: str, threads
         )
 
 
-# Time for the other ranks to report their errors, before all are ended.
+# Seconds for the other ranks to report their errors before all are stopped.
 _GRACE_S = 5.0
 
 
@@ -199,7 +201,7 @@ def _start(
     """Exit status and output of a torchrun command; `progress` is called for every step."""
     environment = {**KEEP_FREED_MEMORY, **os.environ}
     environment |= {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
-    # The ranks import what this process can: the current folder for a user's model code.
+    # The ranks can import the same modules as this process: the current folder for a user's model.
     paths = [str(Path.cwd()), str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
     process = subprocess.Popen(
@@ -258,7 +260,7 @@ def first_failure(
     reported = {int(entry["rank"]) for entry in errors}
     missing = [str(rank) for rank in range(ranks) if rank not in reported]
     if first is not None and missing and _WAITED.search(first["message"]):
-        # Ranks that ended after that were ended by the launcher.
+        # Ranks that ended later were stopped by the launcher.
         which = f"rank{'s' if missing[1:] else ''} {', '.join(missing)}"
         return (
             f"rank {first['rank']} waited longer than --timeout for {which}, which did not answer: "
@@ -268,7 +270,7 @@ def first_failure(
     # Ranks ended by a signal, with its number, from torchrun's report.
     ended = re.findall(r"rank\s*:\s*(\d+)[^\n]*\n\s*exitcode\s*:\s*-(\d+)", text)
     killed = {int(rank): int(number) for rank, number in ended if int(rank) not in reported}
-    # Torchrun ends the others by SIGTERM, so a rank ended by another signal ended first.
+    # Torchrun stops the others with SIGTERM, so a rank ended by another signal ended first.
     first_killed = min(killed, key=lambda rank: (killed[rank] == 15, rank), default=None)
     if first_killed is not None and (killed[first_killed] != 15 or not errors):
         number = killed[first_killed]

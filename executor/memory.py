@@ -21,7 +21,7 @@ from profiles.hardware.probe.fingerprint import machine_memory_bytes
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error is an allocator's out-of-memory error."""
     lacks = isinstance(error, torch.OutOfMemoryError)
-    return lacks or "can't allocate memory" in str(error)  # DefaultCPUAllocator's words
+    return lacks or "can't allocate memory" in str(error)  # DefaultCPUAllocator's message
 
 
 def allocated_and_total(device: torch.device) -> tuple[float, float]:
@@ -127,7 +127,7 @@ def _freed_unseen(
     """Number of a change -> bytes freed before it without a record."""
     freed: Counter[int] = Counter()
     live: dict[int, int] = {}  # address -> number of the change that allocated it
-    addresses: list[int] = []  # of those, rising
+    addresses: list[int] = []  # these addresses, ascending
 
     def lost(number: int, by: int) -> None:
         _, _, size, thread = made = changes[number]

@@ -28,7 +28,8 @@ from simulator.values.plan import Plan
 class Place:
     """A place with a non-finite value; places are ordered by the order of computation.
 
-    step, micro_batch  from 0;  backward  in the backward pass
+    step, micro_batch  from 0
+    backward           whether it is in the backward pass
     turn               position of the stage in the pass
     """
 
@@ -52,7 +53,7 @@ class Place:
 
 def all_finite(tensors: Any) -> bool:
     """Whether the tensors contain neither nan nor infinity. The check is hidden from the replay of
-    a stage, which counts every torch function between units as the model's."""
+    a stage, which counts every torch function between units as a call of the model."""
     with torch._C.DisableTorchFunction():
         leaves = [x for x in tree_leaves(tensors) if isinstance(x, Tensor)]
         return all(
@@ -109,7 +110,7 @@ class _Watch:
             return
         turn = self._count - self._number if backward else self._number
         place = Place(self.step, at, backward, turn, what, dist.get_rank())
-        # Of one pass of one stage the first that is seen is where it began.
+        # The first value seen in a pass of a stage is where it began.
         if self.found is None or place.of_pass < self.found.of_pass:
             self.found = place
 

@@ -1,14 +1,14 @@
 """Applying a plan's tensor and data parallelism to the stages of one rank.
 
-Tensor parallelism splits linear layers by columns or rows, embedding and head by words
+Tensor parallelism splits linear layers by columns or rows, embedding and head by the vocabulary
 (profiles/model/tracing/trace_split_layers.py). A rank's shares are plain tensors.
 
 Data parallelism by ZeRO stage: 0 shards nothing (replica_gradients.py). 1 to 3 use FSDP2
-(fully_shard per block), which sums each block's gradients in its backward; under ZeRO 1, and in a
-pipeline, in the last backward of a step. 1 and 2 keep parameters whole between the passes, 3 shards
-them again after each. bf16 plans keep fp32 weights, gradient sums and optimizer states, and compute
-in bf16: by FSDP2's mixed precision if it shards, otherwise with our own copies (working_copies.py),
-where frozen weights exist in bf16 only.
+(fully_shard per block). It reduces each block's gradients in each backward; under ZeRO 1, and in a
+pipeline, only in the last backward of a step. 1 and 2 keep parameters whole between the passes, 3
+shards them again after each. bf16 plans keep fp32 weights, gradient sums and optimizer states, and
+compute in bf16: by FSDP2's mixed precision if it shards, otherwise with our own copies
+(working_copies.py), where frozen weights exist in bf16 only.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def split_layers(
     model: nn.Module, rules: Iterable[Rule], mesh: Mesh, starting: StartingWeights
 ) -> SplitLayers:
     """Split the linear layers and the vocabulary of a stage's model, whose weights are still on
-    meta, over the tp group, and hook the former.
+    meta, over the tp group, and add hooks to the linear layers.
 
     Raises TraceError for features that tp does not divide.
     """
@@ -128,14 +128,14 @@ def apply_fully_sharded(
     policy = as_given = MixedPrecisionPolicy()
     if compute_dtype not in (torch.float32, torch.float64):
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
-        # Received tensors have the model's types; integers are sent as bits.
+        # Received tensors have the model's types; integers are sent bit by bit.
         as_given = replace(policy, cast_forward_inputs=False)
     settings: dict[str, Any] = {
         "mesh": mesh.shards,
         "reshard_after_forward": plan.zero_stage == 3,
         "mp_policy": policy,
     }
-    if plan.optimizer_offload:  # on a CPU, whose memory is the host's, it moves nothing
+    if plan.optimizer_offload:  # no effect on a CPU, whose memory is host memory
         settings["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.shards.device_type != "cpu")
 
     def shard(module: nn.Module, **changed: Any) -> None:
@@ -145,7 +145,7 @@ def apply_fully_sharded(
 
     modules = dict(stage.model.named_modules())
     called = [p for b in range(stage.first, stage.last) for p in stage.unit_paths(b) if p]
-    # A unit's weights are whole while it runs itself, those of the stage while the stage runs.
+    # A unit's weights are whole while it runs, those of the stage while the stage runs.
     read = stage.flow.reads.keys() | stage.flow.differentiated
     paths = [path for path in called if path not in read]
     units = {modules[path]: None for path in paths}
@@ -172,8 +172,8 @@ def _without_weights(module: nn.Module, args: Any, output: Any) -> Any:
 
 def _without_views(module: nn.Module, args: Any, output: Any) -> Any:
     """Hook: copies outputs that are views. FSDP2 gathers a unit's weights when the gradient of its
-    output arrives. It misses that gradient if the output is a view (as of a linear layer) that is
-    changed in place after the unit, because autograd replaces the view's node."""
+    output arrives. It misses that gradient if the output is a view (as of a linear layer) and is
+    changed in place after the unit, because autograd then replaces the view's node."""
     output = _without_weights(module, args, output)
     return tree_map_only(Tensor, lambda x: x.clone() if x._is_view() else x, output)
 
@@ -183,7 +183,8 @@ def _sum_what_any_replica_trained(stage: StageModule) -> None:
     has, and replicas that send rows to different experts have gradients of different weights.
 
     The gradients of a unit that is called several times come with its first call, the last in the
-    backward: it would send zeros for the others."""
+    backward: other calls would send zeros.
+    """
     zeros_for_others = getattr(stage, "set_reduce_scatter_unused_params", None)  # from torch 2.13
     flow = stage.flow
     if zeros_for_others is not None:

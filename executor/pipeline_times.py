@@ -100,9 +100,9 @@ def gaps_of(plan: Plan, logs: Sequence[RankLog], step: int) -> Iterator[tuple[in
 def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tuple[BlockPoint, ...]:
     """One point per kind of block of the chain.
 
-    The CPU seconds of an action are distributed over its blocks in proportion to their own CPU
-    seconds. `*_runtime_s` is distributed in the same way: waiting for a core inside the action, and
-    the gap before it unless the rank waited for a message. The cost of timestamps is subtracted.
+    The CPU seconds of an action are distributed over its blocks in proportion to the blocks' own
+    CPU seconds. So are `*_runtime_s`: the time in which the action waits for a core, and the gap
+    before it unless the rank waited for a message. The cost of timestamps is subtracted.
     """
     chosen = quiet_steps(logs)
     own = _block_samples(logs, chosen)
@@ -111,7 +111,7 @@ def block_points(plan: Plan, graph: ModelGraph, logs: Sequence[RankLog]) -> tupl
         for stage in range(len(plan.stages))
         for letter in "FB"
     }
-    # Kind and letter -> CPU seconds and those on top, of each of its blocks.
+    # Kind and letter -> CPU seconds and additional seconds of each of its blocks.
     found: defaultdict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     samples: defaultdict[int, list[float]] = defaultdict(list)
     extra: dict[str, list[float]] = {"F": [], "B": []}
@@ -244,8 +244,8 @@ def weight_shares(graph: ModelGraph, logs: Sequence[RankLog]) -> dict[str, float
 def _action(
     plan: Plan, logs: Sequence[RankLog], chosen: Sequence[int], stage: int, letter: str
 ) -> tuple[float, float]:
-    """Mean CPU seconds of a stage's forwards or backwards without the timestamps, and their
-    runtime: waiting for a core, and the gap before the action unless it waited for a message."""
+    """Mean CPU seconds of a stage's forwards or backwards without the timestamps, and their runtime
+    overhead: waiting for a core, and the gap before the action unless it waited for a message."""
     name = re.compile(rf"{stage}{letter}\d+")
     rows = [
         (action[3], action[2] - action[1])

@@ -37,9 +37,9 @@ def first_weights(model: nn.Module) -> dict[nn.Module, nn.Parameter]:
 
 
 def answer_for_weights(firsts: Mapping[nn.Module, nn.Parameter], device: torch.device) -> None:
-    """Let modules without weights in this stage, whose code still runs in it, return a placeholder
-    from `parameters()`: `dtype` and `device` of transformers read it (the last stage of XLNet
-    failed).
+    """Let modules without weights in this stage return a placeholder from `parameters()`. Their
+    code still runs in the stage, and transformers' `dtype` and `device` read it (otherwise the last
+    stage of XLNet fails).
 
     firsts  `first_weights` of the model before any were left out
     """

@@ -32,7 +32,7 @@ def planned_model(path: str | Path, plan: Plan, model: str = "") -> ModelSpec:
             "that returns the same module (--model package.module:factory)"
         )
     spec = resolve_model(model or plan.model)
-    # A module without a name is known by its blocks alone, which every stage looks for.
+    # A module without a name is identified by its blocks only, which every stage checks.
     if not given and spec.content_hash != plan.model_hash:
         raise MismatchError(
             f"{path} was made for another model: its hash is {plan.model_hash}, that of "

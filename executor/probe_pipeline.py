@@ -44,11 +44,12 @@ from simulator.values.degrees import Degrees
 from simulator.values.plan import Plan, Recompute, Stage
 from simulator.values.workload import Workload
 
-# The first steps make gradients, optimizer states and connections; they are not counted.
+# The first steps create gradients, optimizer states and connections; they are not counted.
 WARM_UP_STEPS = 2
-# The first plan is run again while every step of it is disturbed.
+# The first plan is repeated as long as every step of it is disturbed.
 _ATTEMPTS = 3
-# Interpreter, torch and transformers of one process (measured: 0.23 GiB with torch alone).
+# Memory of interpreter, torch and transformers of one process (measured: 0.23 GiB with torch
+# alone).
 _PROCESS_BYTES = 0.5 * 2**30
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class BlockProbe:
     def has_pipeline(self) -> bool:
         """Whether the machine has enough devices, and the model enough blocks, for a pipeline.
 
-        Only on a CPU: on an accelerator, timestamps wait for the kernels, which would delay
+        Only on a CPU: on an accelerator, timestamps wait for the kernels, and this would delay
         messages.
         """
         cpu = all(group.device.type == "cpu" for group in self.cluster.groups)
@@ -107,7 +108,8 @@ class BlockProbe:
         action = next((point.action for point in points if point.action is not None), None)
         if action is None:
             return self.cluster
-        # Without a pipeline: every device a replica, two micro-batches of one sample each per step.
+        # Without a pipeline: every device is a replica, with two micro-batches of one sample per
+        # step.
         alone = self._whole_plan(1)
         (logs,), _ = self._timed({alone: 40})
         return with_blocks(self.cluster, (), action=action, step=step_overhead(alone, logs))
@@ -212,7 +214,8 @@ class BlockProbe:
         return self._plan(graph, Degrees(pp=count), "1f1b", stages)
 
     def _whole_plan(self, micro_batch: int) -> Plan:
-        """Every device a replica of the whole model, two micro-batches per device."""
+        """A plan in which every device is a replica of the whole model, with two micro-batches
+        each."""
         graph = self.traced.at(micro_batch, 1)
         stages = even_stages([1.0] * len(graph.chain), 1)
         return self._plan(graph, Degrees(dp=self.cluster.num_devices), "none", stages)
@@ -298,7 +301,7 @@ def run_pipelines(job: Mapping[str, Any], reporter: Callable[..., None]) -> dict
                     reporter(done, sum(counts), f"{spec.name}, micro-batch {plan.micro_batch}")
                     train_step(rank, recorder)
             log = RankLog(
-                # A loss may be no number of JSON's.
+                # JSON has no number for a non-finite loss.
                 steps=tuple(replace(step, loss=None) for step in recorder.steps),
                 blocks=tuple(recorder.blocks),
                 stamping=tuple(recorder.stamping),

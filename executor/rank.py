@@ -66,10 +66,10 @@ def _trained(stage: StageModule) -> list[tuple[str, nn.Parameter]]:
 
 class Rank:
     """Builds this rank's stages with their starting weights, and runs training steps. Only one may
-    be alive at a time: `close` frees its memory, as does leaving it as a context manager.
+    exist at a time: `close`, or leaving it as a context manager, frees its memory.
 
     exact    compute in this type instead of the plan's precision: for the gradient check, whose
-             errors would vanish in the rounding of bf16
+             errors are smaller than the rounding of bf16
     backend  torch.compile backend of the units; "" runs them eagerly
     """
 
@@ -125,7 +125,7 @@ class Rank:
         for stage in self.stages.values():
             if stage.copies is not None:
                 stage.copies.let_go()
-        del stage  # or the last one would outlive the collection
+        del stage  # otherwise the last one would survive the collection
         vars(self).clear()
         for _ in range(3):
             if not gc.collect():
@@ -171,18 +171,18 @@ class Rank:
         return [found for stage in self.stages.values() for found in _trained(stage)]
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
-        # Found once: walking the modules takes milliseconds.
+        # Cached: walking the modules takes milliseconds.
         self._held = self.held()
         parameters = [p for _, p in self._held]
         if not parameters:
-            # A stage of frozen layers: torch refuses an empty list.
+            # A stage may have only frozen layers: torch refuses an empty list.
             parameters = [nn.Parameter(torch.zeros(0, device=self.device))]
         self._parts = [(p, own_part(p)) for p in parameters]
         parts = [part for _, part in self._parts]
         if self.plan.workload.optimizer == "sgd":
             return torch.optim.SGD(parts, lr=LEARNING_RATE)
-        # One pass over memory on a CPU. Torch's default there takes ten, two to five times the
-        # seconds, and more where moments are 0, whose roots are slow (MKL; two cores, torch 2.13,
+        # On a CPU, one pass over memory. Torch's default has ten, takes two to five times the
+        # seconds, and more if moments are 0, whose roots are slow (MKL; two cores, torch 2.13,
         # 2026-11-23).
         able = _get_fused_kernels_supported_devices()
         fused = all(p.is_floating_point() and p.device.type in able for p in parts)
@@ -191,9 +191,9 @@ class Rank:
     # --- ties ---------------------------------------------------------------------------------
 
     def _synchronise_ties(self) -> None:
-        """Find the parameters that several stages share, and a process group of the ranks for each
-        set; also parameters of one stage with several copies, because layers that share a weight
-        are split one by one."""
+        """Find the parameters that several stages share, and make a process group of the ranks for
+        each set; also for parameters of one stage with several copies, because layers that share a
+        weight are split one by one."""
         canonical = {name: group[0] for group in self.plan.tied_parameters for name in group}
         mine: dict[str, list[nn.Parameter]] = {}
         for name, p in self.held():
@@ -248,8 +248,9 @@ class Rank:
             with self.recorder.action(f"0F{m}"):
                 loss = stage(**kwargs)
             if self.plan.zero_stage == 1:
-                # ZeRO 2 and 3 sum gradients in each backward: whole ones are the memory that they
-                # save. ZeRO 1 adds them up and sums them in the last, and keeps weights until then.
+                # ZeRO 2 and 3 reduce gradients in each backward, to save the memory of whole
+                # gradients. ZeRO 1 accumulates them and reduces them in the last, and keeps weights
+                # whole until then.
                 send_in_next_backward(stage, last=m == self._micro - 1)
             last = m == self._micro - 1 and self.plan.zero_stage == 0
             sent = stage.replicas.sent_as_made() if last else nullcontext()

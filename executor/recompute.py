@@ -44,9 +44,9 @@ def attention_of(module: nn.Module) -> nn.Module | None:
 
 def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
     original = module.forward
-    changing: set[str] | None = None  # its buffers that a call changes; known after the first
-    generators = Generators(module)  # torch restores its own state
-    draws = True  # from them; known after the first
+    changing: set[str] | None = None  # its buffers that a call changes; known after the first call
+    generators = Generators(module)  # torch restores only its own state
+    draws = True  # whether it draws from them; known after the first call
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         nonlocal changing, draws
@@ -57,8 +57,8 @@ def _checkpoint(module: nn.Module, split: SplitBackward | None) -> None:
 
         @contextmanager
         def again() -> Iterator[None]:
-            # Buffers are as they were for the first call, and keep no trace of the second; so are
-            # the numbers that it draws.
+            # The second call starts with the buffers and random numbers of the first, and leaves no
+            # trace in them.
             as_before = _reparametrize_module(module, {n: b.clone() for n, b in before.items()})
             products = split.watching() if split else nullcontext()
             with as_before, generators.at(begun), products:

@@ -4,10 +4,10 @@ Blocks are timed inside a stage's actions, without changes to the model. Forward
 the first module of a block is called. Backward: an autograd hook takes a timestamp when the
 gradient of the module's input is complete. The remaining time of an action is the replay and
 torch's pipeline runtime. With a split backward, I is timed like a whole backward; in W, each
-product counts for the block that ran it forward.
+product counts for the block that ran its forward.
 
-`Clock` reads host time on a CPU and device events on an accelerator, which runs asynchronously, so
-that host time around a launch is meaningless. Events are recorded in the stream of the device and
+`Clock` reads host time on a CPU. On an accelerator, which runs asynchronously, host time around a
+launch is meaningless, so it uses device events. They are recorded in the stream of the device and
 read at the end of a step, so that no action waits for the device.
 """
 
@@ -77,7 +77,7 @@ class Clock:
         return replace(passed, wall_s=1e-3 * begin.event.elapsed_time(end.event))
 
 
-# An action of a stage: number of the stage, letter (I and W are the halves of a B), micro-batch.
+# An action of a stage: number of the stage, letter (I and W are the parts of a B), micro-batch.
 ACTION = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
@@ -153,7 +153,7 @@ class BlockRecorder(Recorder):
                 stage.split.around = self._product
             modules = dict(stage.model.named_modules())
             for index in range(max(1, stage.first), stage.last):
-                # The stage's own hook comes first where it puts the received tensors in.
+                # The stage's own hook, which inserts the received tensors, comes first.
                 modules[entries[index]].register_forward_pre_hook(
                     self._hook(index, stage), with_kwargs=True, prepend=index > stage.first
                 )
@@ -203,7 +203,7 @@ class BlockRecorder(Recorder):
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             passed = self._running
             if passed is None or index in passed.begins:
-                return  # another call of a module that is used more than once
+                return  # another call of a module that is called several times
             if index > stage.first:
                 passed.ends[index - 1] = self._now()
 
@@ -211,10 +211,11 @@ class BlockRecorder(Recorder):
                 passed.backward[index] = self._now()
 
             leaves = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
-            # Parameters belong to both sides.
+            # Parameters belong to both sides of a boundary.
             crossing = [x for x in leaves if x.requires_grad and not isinstance(x, nn.Parameter)]
-            # A replay numbers the model's calls and must not count these. A tensor that later
-            # blocks use, too (an encoder's output), is complete after this block: the first counts.
+            # A replay numbers the model's calls and must not count these. If later blocks use a
+            # tensor too (an encoder's output), its gradient is complete after this block: the first
+            # hook counts.
             with torch._C.DisableTorchFunction():
                 register_multi_grad_hook(crossing, stamp, mode="any")
             if stage.split is not None:
@@ -247,11 +248,11 @@ class BlockRecorder(Recorder):
         *,
         letter: str,
     ) -> None:
-        # From the last block to the first; where no gradient crosses a cut nothing runs before it.
+        # From the last block to the first; if no gradient crosses a cut, nothing runs before it.
         reached = passed.backward.get(stage.last, start)
         for block in range(stage.last - 1, stage.first - 1, -1):
-            # No input of a tower's first block has a gradient: the backward until the next stamp
-            # is counted as that block's.
+            # No input of a tower's first block has a gradient: the backward until the next
+            # timestamp counts for that block.
             stamped = (b for b in range(block, stage.first - 1, -1) if b in passed.backward)
             ended = passed.backward.get(next(stamped, -1), end)
             self._note(block, letter, between(reached, ended))

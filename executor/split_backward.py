@@ -51,7 +51,8 @@ class Pending:
     label: Any
 
     def numbers(self, of: Mapping[int, int]) -> list[int]:
-        """Numbers of the parameters whose gradients it makes; `of` has them by id."""
+        """Numbers of the parameters whose gradients it computes; `of` maps a parameter's id to its
+        number."""
         made = [id(target.parameter) for target in (self.weight, self.bias) if target is not None]
         return [of[key] for key in made if key in of]
 
@@ -131,8 +132,8 @@ class SplitBackward:
         pending, self.waits = self.waits, []
 
         def run() -> None:
-            # In the order of the backward, which frees as the backward does. Each is let go as soon
-            # as it is done.
+            # In the order of the backward, which frees memory in the same order. Each is freed as
+            # soon as it is done.
             done = self.watch(pending) if self.watch is not None else None
             pending.reverse()
             while pending:
@@ -173,8 +174,8 @@ class _Split(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.split, ctx.product, ctx.label, ctx.targets = split, product, split.label, targets
         y = product.forward(x, weight, bias)
-        # A view that a function returns may not be written to in place; this is the same storage,
-        # of which no other tensor is left, as a separate tensor.
+        # A view that a function returns must not be written in place. This is the same storage as a
+        # separate tensor, and no other tensor of that storage is left.
         return torch.ops.aten._unsafe_view(y, y.shape) if y._is_view() else y
 
     @staticmethod
@@ -189,7 +190,8 @@ class _Split(torch.autograd.Function):
         if any(now):
             dw, db = ctx.product.of_weight(x, dy, weight, want=now)
         if any(target is not None for target in later):
-            # x goes without its graph; dy as the very tensor, which autograd then sees is in use.
+            # x is passed without its graph, dy as the tensor itself, so that autograd sees that it
+            # is in use.
             x = outside_weights(x).detach()
             versions = x._version, dy._version
             product, (w, b), like = ctx.product, later, weight.detach()

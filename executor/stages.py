@@ -55,7 +55,8 @@ class StageModule(nn.Module):
     blocks have real weights; a stage with all blocks runs the model directly. A model whose forward
     returns tensors of data-dependent shapes cannot be staged.
 
-    flow    data flow between all blocks;  split  set if the backward is split in two
+    flow    data flow between all blocks
+    split   set if the backward is split in two
     device  of the stage
     """
 
@@ -73,32 +74,33 @@ class StageModule(nn.Module):
         self.split = split
         self.draws: Draws | None = None  # set before `watch_entries`, where the model draws
         self.copies: WorkingCopies | None = None  # in mixed precision without sharded parameters
-        self.replicas = ReplicaGradients((), None, 1)  # of weights that no replica shards
+        self.replicas = ReplicaGradients((), None, 1)  # of weights that are not sharded
         self.sharding = Sharding(tp=1)  # modules that tensor parallelism splits
-        self.micro_batch = 0  # that runs next, of the global batch
+        self.micro_batch = 0  # the next one, numbered in the global batch
         self.model = built.module
         self.first, self.last = first, last
         self.flow = flow
-        # Targets that are no part of the batch (weights of classes) are each stage's own.
+        # Each stage has its own targets that are not part of the batch (class weights).
         targets = tree_map_only(Tensor, lambda x: x.to(device), built.targets)
         self._built = replace(built, targets=targets)
-        # Not read off a call's inputs: models move them to where an absent module's weights are.
+        # Not taken from a call's inputs: models move these to the device of a weight that is absent
+        # here.
         self.device = device
         own = [n for n, call in enumerate(flow.calls) if self._own(call.block)]
         self._entering = flow.crossing(first) if first else ()
         self._leaving = flow.crossing(last) if last < len(flow.entries) else ()
         self._final = max(own)
-        # Of each value, the number of the stage's last call that takes it.
+        # For each value, the number of the stage's last call that takes it.
         self._last_use = {number: n for n in own for number in flow.calls[n].takes}
         self._number = self._depth = 0
-        self._running_own = False  # the outermost unit that runs
-        self._in_loss = False  # the last stage has all of it, and values may decide its code
+        self._running_own = False  # whether the outermost running unit is its own
+        self._in_loss = False  # the last stage has the whole loss, and values may decide its code
         self._looking = TorchCallSwitch(self._between)
-        # id of a tensor -> (the tensor, its number): it must stay alive, or its id could be that of
-        # another tensor later.
+        # id of a tensor -> (the tensor, its number). The tensor is kept alive, because the id of a
+        # freed one could be reused.
         self._standing: dict[int, tuple[Tensor, int]] = {}
         self._real: dict[int, Tensor] = {}
-        # Placeholder and number of each value that other stages make, created once.
+        # Placeholder and number of each value of other stages, created once.
         self._stand_ins: dict[int, tuple[Tensor, int]] = {}
         self.absent: frozenset[str] = frozenset()  # paths of units that only other stages run
         if not self.is_whole:
@@ -133,13 +135,13 @@ class StageModule(nn.Module):
             elif not any(map(self._own, reading)):
                 loose = self.model.get_parameter(path)
                 leave_out(self.model.modules(), self.device, loose)
-        # One that is never called is read by code of the first stage (DeBERTa's positions).
+        # A unit that is never called is read by code of the first stage (DeBERTa's positions).
         self.absent = frozenset(
             path
             for path, blocks in called.items()
             if path and not any(map(self._own, blocks)) and (blocks or self.first)
         )
-        # A part of an absent unit may be a part of one that is kept, too.
+        # A part of an absent unit may also be a part of a unit of this stage.
         kept = {part for path in called.keys() - self.absent for part in modules[path].modules()}
         for path, blocks in called.items():
             if path in self.absent:
@@ -182,7 +184,7 @@ class StageModule(nn.Module):
                 modules[path].register_forward_pre_hook(began, prepend=True, with_kwargs=True)
                 modules[path].register_forward_hook(partial(self._ended, path))
         if self.draws is not None:
-            # Behind the stage's own: their mode is the first that a unit leaves.
+            # After the stage's own hooks: a unit leaves their mode first.
             self.draws.watch(self.model, (p for p in self.flow.units if p not in self.absent))
 
     def _began(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -193,7 +195,7 @@ class StageModule(nn.Module):
         if not self._running_own:
             return None
         given = self._with_own(args, kwargs)
-        # Nothing that a unit does inside is looked at.
+        # Calls inside a unit are not intercepted.
         self._looking.turn(False)
         # FSDP2 casts the inputs of the units that it shards.
         casts = self.copies is not None and path in self.flow.casts
@@ -201,7 +203,7 @@ class StageModule(nn.Module):
 
     def _ended(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
         self._depth -= 1
-        # Another stage's call has been counted already, by its placeholder.
+        # The placeholder has already counted another stage's call.
         if self._depth == 0 and self._running_own:
             self._looking.turn(True)
             self._made(self._call_of(path), output)
@@ -220,7 +222,7 @@ class StageModule(nn.Module):
         args, targets = given_again(model_args, self._built)
         self.device = args[0].device
         try:
-            # The mode entered last comes first: draws, then placeholders, then products.
+            # The last mode entered is the first called: draws, then placeholders, then products.
             with ExitStack() as stack:
                 if self.split:
                     stack.enter_context(self.split.watching())
@@ -253,7 +255,7 @@ class StageModule(nn.Module):
         known = [self._standing[id(x)][1] for x in inputs if id(x) in self._standing]
         depends = self._depends(inputs)
         if call.function != func or tuple(known) != call.takes or not depends:
-            # Data that depends on no weight, or a question about a shape.
+            # Data that depends on no weight, or a query of a shape.
             out = run()
             if depends and any(isinstance(x, Tensor) for x in leaves_of(out)):
                 raise _runs_differently(getattr(func, "__name__", func), call)
@@ -315,7 +317,7 @@ class StageModule(nn.Module):
         if not self._own(self.flow.values[number].block) or number in self._leaving:
             return
         x = self._real.pop(number, None)
-        # A tensor that was written to in place has another number by now.
+        # A tensor that was written in place has another number by now.
         if x is not None and self._standing.get(id(x), (x, -1))[1] == number:
             del self._standing[id(x)]
 
@@ -348,7 +350,7 @@ class StageModule(nn.Module):
 
     def _empty(self, leaf: Leaf) -> Tensor:
         """A tensor of the leaf's shape and type, without memory."""
-        with torch._C.DisableTorchFunction():  # none of the model's
+        with torch._C.DisableTorchFunction():  # not calls of the model
             return torch.zeros((), dtype=leaf.dtype, device=self.device).expand(leaf.shape)
 
 

@@ -59,7 +59,7 @@ class Pipeline:
             _Stage(stages[i], i, crossing, self._messages, group=group, timer=timer)
             for i in sorted(stages)
         ]
-        self._losses: list[Tensor] = []  # of the micro-batches of the step that runs
+        self._losses: list[Tensor] = []  # of the micro-batches of the current step
         self._runtime = _runtime(self._stages, schedule, device, self._losses)
 
     def step(self, given: Mapping[str, Any]) -> Tensor | None:
@@ -249,7 +249,7 @@ class _Stage(PipelineStage):
                 keep_gradient_sums(module)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
-        # Another sum would send zeros.
+        # A second sum would send zeros.
         if not (self._sharded and has_sent_all(self.submod)):
             super().perform_reduce_grad(grad_scale_factor)
 
@@ -270,8 +270,8 @@ class _Stage(PipelineStage):
 
     def set_local_bwd_input(self, gradients: tuple[Tensor | None, ...], chunk: int) -> None:
         # From the next stage on the same rank. An output that it did not use has no gradient, and
-        # the buffer that torch would fill with zeros is not there. Torch 2.11 appends gradients
-        # of the arguments of every stage.
+        # there is no buffer that torch could fill with zeros. Torch 2.11 also passes gradients of
+        # the arguments of every stage.
         infos = self.grad_recv_info[chunk]
         given = zip(gradients[: len(infos)], infos, strict=True)
         super().set_local_bwd_input(
@@ -279,7 +279,7 @@ class _Stage(PipelineStage):
         )
 
     def clear_runtime_states(self) -> None:
-        # Torch's own then reads each buffer's gradient, and the buffers are gone.
+        # Torch's own method would read each buffer's gradient, but the buffers are freed.
         self.fwd_cache.clear()
         self.output_chunks.clear()
 
@@ -294,8 +294,8 @@ class _Stage(PipelineStage):
         return found
 
     def _get_init_p2p_neighbors_ops(self) -> list[Any]:
-        # A V schedule passes on within a rank; torch 2.11 connects each stage to the next all the
-        # same, and gloo has no connection of a rank to itself.
+        # In a V schedule, a stage may pass tensors to a stage of its own rank. Torch 2.11 connects
+        # all consecutive stages, and gloo cannot connect a rank to itself.
         found = super()._get_init_p2p_neighbors_ops()
         return [op for op in found if op.group_peer != self.group_rank]
 
@@ -330,7 +330,8 @@ def _runtime(
     runtime._prepare_schedule_with_comms(actions, format="compute_only")
     ordered = runtime.pipeline_order_with_comms
     if any(group._reshard_after_forward for stage in stages for group in groups_of(stage.submod)):
-        # Each pass gathers block by block; the runtime would gather all blocks before the first.
+        # Each pass gathers block by block; the runtime would gather all blocks before the first
+        # pass.
         runtime.unsharded_stages.update(stage.stage_index for stage in stages)
         ordered.update({r: [a for a in row if "SHARD" not in str(a)] for r, row in ordered.items()})
     if device.type == "cpu":
@@ -339,17 +340,17 @@ def _runtime(
 
 
 def received_early(row: list[Any]) -> list[Any]:
-    """A rank's actions, with no receive directly before the action that needs it.
+    """A rank's actions, without receives directly before the action that needs them.
 
-    Where torch posts a receive directly before, it is posted one computation earlier here. Other
-    receives have a computation's time already and stay, because each needs a buffer. Over gloo a
-    message is sent only after its receive is posted, and then waits for a core: 2 to 7 ms per
-    message of 0.5 MiB on two cores (2026-11-21, timelines of runs). The order of receives, by which
-    messages are matched, does not change. Not for NCCL: it runs the operations of a pair of ranks
-    in posting order, so a receive before the send that its message depends on would hang.
+    If torch posts a receive directly before its action, it is posted one computation earlier here.
+    Other receives already have a computation's time, and stay, because each needs a buffer. Over
+    gloo a message is sent only after its receive is posted, and then waits for a core: 2 to 7 ms
+    per message of 0.5 MiB on two cores (2026-11-21, timelines of runs). The order of receives, by
+    which messages are matched, does not change. Not for NCCL: it runs the operations of a pair of
+    ranks in posting order, so a receive before the send that its message depends on would hang.
     """
     moved: list[Any] = []
-    earliest = 0  # behind the receive before
+    earliest = 0  # position after the previous receive
     for number, action in enumerate(row):
         if "RECV" in str(action):
             following = next((a for a in row[number:] if a.is_compute_op), None)
@@ -369,8 +370,8 @@ def received_early(row: list[Any]) -> list[Any]:
 def _share_of_loss(output: Tensor, _: Any, *, count: int, losses: list[Tensor]) -> Tensor:
     """A micro-batch's part of the mean over `count` micro-batches, computed by the last stage.
     Torch would instead divide every gradient once per step, which for FSDP2 weights goes through
-    DTensor dispatch. `losses` gets the undivided loss in fp32. The backward starts from the share
-    in the loss's own type: for a bf16 loss all gradients are off by one common factor of at most
-    2^-9 if `count` is no power of two; a share in fp32 would be rounded to the same value."""
+    DTensor dispatch. `losses` gets the undivided loss in fp32. The backward starts from the part in
+    the loss's own type. So for a bf16 loss, if `count` is not a power of two, all gradients are off
+    by a common factor of at most 2^-9; a part in fp32 would be rounded to the same value."""
     losses.append(output[0].detach().float())
     return output[0] / count

@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> None:
     mesh = make_mesh(plan, device.type)
     _check_ranks_agree(options, plan)
     predicted = predicted_bytes(answer.prediction, mesh.at.pp)
-    if device.type != "cpu":  # main memory was looked at by the launcher
+    if device.type != "cpu":  # the launcher has checked main memory
         free = torch.accelerator.get_memory_info(device)[0]
         check_free(options.plan, predicted, str(device), free)
     recorder = Recorder(Clock(device))
@@ -143,7 +143,7 @@ def _measure(
     backend = options.compile
     check = check_gradients(plan, spec, mesh, device, backend=backend) if options.check else None
     count = WARM_UP_STEPS + options.steps
-    # The first step makes the optimizer states; of the second the peak is read.
+    # The first step creates the optimizer states; the peak is measured in the second.
     with PeakWatch(device) as watch:
         rank = Rank(plan, spec, mesh, device, recorder, backend=backend)
         _noted_step(rank, recorder, count)
@@ -259,7 +259,7 @@ def _gather(
                 peak_memory_kind="allocated",
                 optimizer_s=_seconds(log, chosen, "optimizer"),
                 data_parallel_s=_seconds(log, chosen, "data_parallel", "tied"),
-                # In which the rank did none of its actions.
+                # Times in which the rank ran none of its actions.
                 communication_s=median(
                     max(0.0, samples[i].wall_s - log[i].seconds_of("")) for i in chosen
                 ),

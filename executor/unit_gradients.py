@@ -43,12 +43,13 @@ def sent_in_weight_half(stage: StageModule) -> Iterator[None]:
 
 
 def send_in_next_backward(module: Any, *, last: bool) -> None:
-    """Set whether the next backward of a stage under FSDP2 is the last of the step. The last sums
-    gradients over replicas and frees all weights; others free the same as forwards (ZeRO 3).
-    """
+    """Set whether the next backward of a stage under FSDP2 is the last of the step. The last
+    reduces gradients over replicas and frees all weights; others free as much as forwards (ZeRO
+    3)."""
     order = module._get_fsdp_state()._comm_ctx.post_forward_order
     for group in groups_of(module):
-        # The weights to fetch ahead are those before in a forward, not the end of an earlier one.
+        # Weights to prefetch are those of the previous unit in a forward, not those of an earlier
+        # forward's end.
         group._post_forward_indices[:] = [order.index(group)] if group in order else []
         group.reshard_after_backward = last or group._reshard_after_forward
         if last:

@@ -91,7 +91,7 @@ class Convolution(Product):
     def of_weight(
         self, x: Tensor, dy: Tensor, weight: Tensor, *, want: tuple[bool, bool]
     ) -> Gradients:
-        # A weight that is sharded after the forward has no storage by now; its values do not count.
+        # A weight that is sharded after the forward has no storage by now; only its shape is read.
         like = weight if weight.untyped_storage().size() else torch.empty_like(weight)
         _, dw, db = self._backward(x, dy, like, [False, *want])
         return dw if want[0] else None, db if want[1] else None
@@ -119,7 +119,7 @@ class Embedding(Product):
         return _aten.embedding_dense_backward(dy, x, weight.shape[0], self.padding, False), None
 
     def add_of_weight(self, x: Tensor, dy: Tensor, place: Tensor) -> bool:
-        if x.device.type != "cpu":  # elsewhere index_add_ adds in an order of chance
+        if x.device.type != "cpu":  # on other devices, index_add_ adds in a random order
             return False
         rows, numbers = _rows(dy), x.reshape(-1)
         if self.padding >= 0:
@@ -149,7 +149,7 @@ def recognise(
     found = _READERS.get(function)
     try:
         return found(*args, **kwargs) if found is not None else None
-    except TypeError:  # a signature that is not known here
+    except TypeError:  # an unknown signature
         return None
 
 
@@ -184,7 +184,7 @@ def _embedding(
     return Recognised(Embedding(padding), input, weight)
 
 
-# Torch's order of the arguments after the bias, of convolutions and of transposed ones.
+# Order of torch's arguments after the bias, for convolutions and transposed ones.
 _STRAIGHT = ("stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("stride", "padding", "output_padding", "groups", "dilation")
 
@@ -196,7 +196,8 @@ def _convolution(dims: int, *, transposed: bool) -> Callable[..., Recognised | N
         input: Any, weight: Any, bias: Any = None, *settings: Any, **named: Any
     ) -> Recognised | None:
         given = dict(zip(names, settings, strict=False)) | named
-        # A text ("same") may pad the two ends unlike; one without a batch is left alone, too.
+        # A text ("same") may pad both ends differently; an input without a batch is not split
+        # either.
         if isinstance(given.get("padding"), str) or input.dim() != dims + 2:
             return None
 
@@ -240,13 +241,14 @@ class Target:
         """Add to the parameter's gradient."""
         place = self.place()
         if place is None:
-            # In autograd's layout, so that gradients summed over ranks have equal strides on each.
+            # In autograd's layout, so that gradients summed over ranks have equal strides on each
+            # rank.
             like = gradient.stride() == self.parameter.stride()
             made = gradient if like else torch.empty_like(self.parameter).copy_(gradient)
             self.parameter.grad = made
         else:
             place.add_(gradient)
-        if self.part is None:  # a part would take the zeros of the whole with it
+        if self.part is None:  # a part would need zeros for the rest of the parameter
             for keep in _hooks_behind(self.parameter):
                 keep(self.parameter)
 

@@ -8,22 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Gradients of copies go to their weights as soon as so many bytes of them are made: no more are
-# held in both types at once. A hook takes 10 us of host time (torch 2.13, a CPU, 2026-11-22), the
-# cast of 1 MiB ten times that.
+# Gradients of copies are added to the weights' once this many bytes exist, so that no more are in
+# both types at the same time. A hook takes 10 us of host time (torch 2.13, a CPU, 2026-11-22),
+# casting 1 MiB ten times that.
 _TOGETHER_BYTES = 2**20
 
 
 class WorkingCopies:
     """Copies of a stage's parameters in the compute type; the weights keep their own type.
 
-    Modules use the copies. Gradients of the copies are added to the weights' gradients in the
-    weights' type, because the gradients of micro-batches must not add up in bf16. This is done in
-    groups of neighboring copies, when the gradient of the first of a group is computed;
-    `keep_gradients` does it after a backward in another order. `refresh` updates the copies after a
-    step. A single number (a tensor without dimensions) is used in its stored type, as under FSDP2,
-    which does not take such parameters (parallelize.apply_fully_sharded). Frozen weights exist only
-    as copies.
+    Modules use the copies. The gradients of micro-batches must not add up in bf16, so gradients of
+    copies are added to the weights' gradients in the weights' type. This is done in groups of
+    neighboring copies, when the gradient of the first of a group is computed; after a backward in
+    another order, by `keep_gradients`. `refresh` updates the copies after a step. A scalar (a
+    tensor without dimensions) is used in its stored type, as under FSDP2, which does not accept
+    such parameters (parallelize.apply_fully_sharded). Frozen weights exist only as copies.
 
     FSDP2 on a mesh of one process does the same, with passes over all parameters that one process
     does not need, and 45 us of host time per parameter and step (torch 2.13, a CPU, 2026-11-22: 80
@@ -46,7 +45,8 @@ class WorkingCopies:
         self.weight_of: dict[Tensor, nn.Parameter] = {
             copy: weight for weight, copy in made.items() if weight.requires_grad
         }
-        # Backwards run through the model from its end: the first of each group comes last.
+        # A backward runs from the model's end: the gradient of the first copy of a group comes
+        # last.
         group: list[tuple[Tensor, nn.Parameter]] = []
         for copy, weight in reversed(self.weight_of.items()):
             group.append((copy, weight))
@@ -56,8 +56,8 @@ class WorkingCopies:
                 group = []
 
     def let_go(self) -> None:
-        """Remove the hooks: autograd references them and they the weights, a cycle that the garbage
-        collector does not see."""
+        """Remove the hooks: autograd refers to them and they to the weights, a cycle that the
+        garbage collector does not see."""
         for hook in self._hooks:
             hook.remove()
 

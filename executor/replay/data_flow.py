@@ -1,15 +1,16 @@
 """The data flow of a model, call by call, recorded in one run on fake tensors.
 
 A model's forward is a sequence of calls: of its units (modules with weights and without a block
-boundary inside) and of torch functions in the code between them. Calls that depend on no weight
+boundary inside) and of torch functions in the code between units. Calls that depend on no weight
 (masks, positions) are repeated by every stage and are not recorded. Every other call belongs to the
-block in whose part of the forward it runs, and makes values that later calls take. This determines
-for each stage its own calls, the values that it receives, and those that other stages need.
+block in whose part of the forward it runs, and makes values that later calls take. From this
+follow, for each stage, its own calls, the values that it receives, and those that other stages
+need.
 
 A plan may run blocks in another order than the model (block_order.py). A block whose outputs are
-used late, or never, then runs after blocks that the model runs after it. Its code may create views
-of other blocks' outputs (`x.view(...)`), which the trace follows by their storage and counts for no
-block; `where_used_first` moves them to the first block that uses them.
+used late, or never, may then run after its successors in the model. Its code may create views of
+other blocks' outputs (`x.view(...)`). The trace follows these by their storage and counts them for
+no block; `where_used_first` moves them to the first block that uses them.
 
 In the replay of a stage (executor/stages.py) the calls come in the same order, so a call is
 identified by its number.
@@ -96,9 +97,11 @@ class Value:
 class DataFlow:
     """All calls in their order, and the values that they made; blocks as the plan numbers them.
 
-    entries  of the blocks;  units  paths of the modules that run as a whole
-    reached  blocks that the forward reaches;  draws  whether random numbers are drawn,
-             `draws_beside` whether also from generators other than torch's
+    entries  of the blocks
+    units    paths of the modules that run as a whole
+    reached  blocks that the forward reaches
+    draws, draws_beside   whether random numbers are drawn, and whether also from other generators
+                          than torch's
     by_value  whether tensor values decide which code the forward runs (loops over experts)
     reads    unit -> blocks whose code outside of the unit reads its weights (an embedding table as
              head); weight of no unit -> blocks that read it, the first block if none does
@@ -153,7 +156,7 @@ class _Recording:
     def __init__(self, module: nn.Module, entries: tuple[str, ...], units: tuple[str, ...]) -> None:
         self._modules = dict(module.named_modules())
         self._entries, self._units = entries, units
-        # id of a weight -> the units that hold it, or its name in none
+        # id of a weight -> the units that have it, or its name if none has
         self._owners: dict[int, list[str]] = {}
         for unit in units:
             for p in self._modules[unit].parameters():
@@ -164,9 +167,9 @@ class _Recording:
         self._casts: set[str] = set()
         self._differentiated: set[str] = set()
         self._block = 0
-        self._depth = 0  # of units that are running
-        self._running = ""  # the outermost of them
-        self._given: Any = None  # to it
+        self._depth = 0  # number of running units
+        self._running = ""  # the outermost running unit
+        self._given: Any = None  # its input
         self._calls: list[Call] = []
         self._made: list[Tensor] = []
         self._reached: set[int] = set()
@@ -257,7 +260,7 @@ class _Recording:
             return
         takes = tuple(self._numbers[id(x)][1] for x in inputs if id(x) in self._numbers)
         unit = isinstance(function, str)
-        given: dict[int, Leaf] = {}  # a tensor that comes back twice is one value
+        given: dict[int, Leaf] = {}  # a tensor that is returned twice is one value
         found = []
         for x in leaves:
             leaf = given.get(id(x)) if isinstance(x, Tensor) else None
@@ -269,12 +272,13 @@ class _Recording:
             return Leaf(-1, -1, -1, (), None, x)
         source = next((i for i, y in enumerate(inputs) if y is x), -1)
         if source >= 0 and passes:
-            # A unit that hands an input on; a function that gives its input back has changed it.
+            # A unit that returns an input unchanged; a function that returns its input has changed
+            # it.
             handed = self._numbers[id(x)][1] if id(x) in self._numbers else -1
             return Leaf(-1, source, handed, (), None, None)
         number = len(self._made)
         self._made.append(x)
-        # Kept alive, or its id could be that of another tensor later.
+        # Kept alive, because the id of a freed tensor could be reused.
         self._numbers[id(x)] = (x, number)
         return Leaf(number, source, -1, tuple(x.shape), x.dtype, None)
 
@@ -308,15 +312,15 @@ def units_of(module: nn.Module, opening: tuple[str, ...]) -> tuple[str, ...]:
     def visit(path: str, child: nn.Module) -> None:
         if next(child.parameters(), None) is None:
             return
-        # Lists and dictionaries are never called. Parameters directly in one, or directly in the
-        # model, are held by the stages whose code reads them.
+        # Lists and dictionaries are never called. Parameters that are directly in one, or directly
+        # in the model, belong to the stages whose code reads them.
         if isinstance(child, (nn.ParameterList, nn.ParameterDict)):
             return
         listed = isinstance(child, (nn.ModuleList, nn.ModuleDict))
         if listed or (path in above and path not in opening):
             for name, member in child.named_children():
                 visit(f"{path}.{name}" if path else name, member)
-        elif path in first and path not in units:  # known by its first name, if it has several
+        elif path in first and path not in units:  # listed by its first name, if it has several
             units.append(path)
 
     visit("", module)
@@ -346,7 +350,7 @@ def flow_of(
         _fake_state(built.module)
         args, targets = tree_map_only(Tensor, fake.from_tensor, (built.args, built.targets))
         shapes: ExpectedShapes
-        used: list[bool] = []  # whether in the loss, at each answer for a value
+        used: list[bool] = []  # for each question about a value: whether it was in the loss
         with (
             as_in_real_runs(built.module) as drawn,
             expected_shapes(lambda: used.append(shapes.guesses), unknown=True) as shapes,
@@ -381,8 +385,8 @@ def _fake_state(module: nn.Module) -> None:
 
 
 def where_used_first(calls: Sequence[Call]) -> tuple[tuple[Call, ...], dict[int, set[int]]]:
-    """The calls, with functions moved to the first block that takes their result, and for each
-    value the blocks that take it. Calls that write in place are not moved."""
+    """The calls, and for each value the blocks that take it. Functions are moved to the first block
+    that takes their result, except for calls that write in place."""
     taken: dict[int, set[int]] = {}
     found = []
     for call in reversed(calls):
@@ -398,7 +402,7 @@ def where_used_first(calls: Sequence[Call]) -> tuple[tuple[Call, ...], dict[int,
 
 
 def written_units(flow: DataFlow) -> frozenset[str]:
-    """Paths of the units that made an input, written or not, of a function that writes in place."""
+    """Paths of the units that made an input of a function that writes in place."""
     makers = {leaf.value: call.function for call in flow.calls for leaf in call.leaves}
     between = [call for call in flow.calls if not isinstance(call.function, str)]
     writing = [call for call in between if any(leaf.source >= 0 for leaf in call.leaves)]

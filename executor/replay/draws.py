@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from executor.replay.torch_calls import TorchCallSwitch
 from profiles.model.fake_tensors.trace_generators import Generators
 
-# Functions that may draw, by their name, in the code between units.
+# Names of functions in the code between units that may draw.
 _DRAWING = {
     *("dropout", "dropout1d", "dropout2d", "dropout3d", "dropout_", "alpha_dropout"),
     *("feature_dropout", "feature_alpha_dropout", "native_dropout", "gumbel_softmax", "rrelu"),
@@ -58,8 +58,8 @@ class Draws:
     """The draws of one model.
 
     step    of the run, from 0
-    beside  whether the model also draws from `random`, numpy's functions or its own generators:
-            seeding them takes nine tenths of the 80 us around a unit (two cores, torch 2.13,
+    beside  whether the model also draws from `random`, numpy's functions or its own generators.
+            Seeding them takes nine tenths of the 80 us around a unit (two cores, torch 2.13,
             2026-11-23)
     """
 
@@ -146,7 +146,7 @@ class Draws:
 
 
 def _seed(seed: int) -> None:
-    """Seed torch's generator. torch.manual_seed would, on a machine without CUDA, record the stack
+    """Seed torch's generator. On a machine without CUDA, torch.manual_seed would record the stack
     of every call for later: a third of a millisecond per unit, half of the forward of a small
     vision transformer (torch 2.13, 2026-11-22)."""
     torch.default_generator.manual_seed(seed)

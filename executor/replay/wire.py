@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Carried bit by bit: a tensor of the same width, with which nothing is ever computed.
+# Sent bit by bit, as a tensor of the same width that is never used for computation.
 _SAME_BITS = {torch.int64: torch.float64, torch.int32: torch.float32, torch.int16: torch.float16}
-# Carried by value: fp16 holds every whole number up to 2048.
+# Sent by value: fp16 represents every integer up to 2048.
 _SAME_VALUE = {torch.bool: torch.float16, torch.uint8: torch.float16, torch.int8: torch.float16}
 
 
@@ -40,7 +40,7 @@ def taken(wire: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tensor:
     uses another kernel for a mask that requires one."""
     found = wire if requires_grad else wire.detach()
     if dtype.is_complex:
-        # A view of a leaf must not be written to in place; the model may.
+        # A view of a leaf must not be written in place, but the model may do so.
         return torch.view_as_complex(found.clone())
     if dtype in _SAME_BITS:
         return found.contiguous().view(dtype)
@@ -50,8 +50,8 @@ def taken(wire: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tensor:
 def answering(outputs: Sequence[Tensor], quiet: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """A stage's outputs, changed so that its backward gives zeros to inputs without a gradient.
 
-    quiet  received tensors without a gradient. A stage that trains nothing, and received nothing
-           with a gradient, has outputs that are leaves
+    quiet  received tensors without a gradient. The outputs of a stage are leaves if it trains
+           nothing and received nothing with a gradient
     """
     made = list(outputs)
     at = next((i for i, x in enumerate(made) if x.requires_grad), 0)
