@@ -1,1 +1,1 @@
-"""Decisions: which plan is best, and why."""
+"""Searches for the best plan, and explanations of its answer."""

@@ -86,8 +86,8 @@ class Axes:
         return tuple(kind for kind in Recompute if self.allows("recompute", kind))
 
     def for_blocks(self) -> Axes:
-        """The axes of a search over blocks, for our own executor: `selective`, as frameworks call
-        it, is `attention`.
+        """The axes of a search block by block, for our own executor. `selective`, the frameworks'
+        name, becomes `attention`.
 
         Raises InputError for cp and ep above 1, UnknownNameError for kinds and schedules that the
         executor does not have.

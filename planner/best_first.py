@@ -77,13 +77,13 @@ class BestFirst(Generic[Found]):
         self.best = min(self.best, rank[0])
 
     def count_refined(self, bound: float = math.inf) -> None:
-        """Count a refined candidate; answers in it that were not found have no smaller value than
-        `bound`."""
+        """Count a refined candidate. `bound` is a lower bound on its answers that were not
+        found."""
         self.refined += 1
         self.prove(bound)
 
     def prove(self, bound: float) -> None:
-        """Record that answers outside of this search have no smaller value than `bound`."""
+        """Record a lower bound on answers outside of this search."""
         self._proved = min(self._proved, bound)
 
     def must_have_time(self) -> None:
@@ -112,7 +112,7 @@ class BestFirst(Generic[Found]):
         left, level = list(candidates[::-1]), len(self._heads)
         self._heads.append(math.inf)
         while left and left[-1][0] < self.best:
-            # Until it is opened, its answers may be as good as its bound.
+            # Before it is opened, its answers may be as good as its bound.
             self._heads[level] = left[-1][0]
             self.must_have_time()
             refined = self.refined
@@ -138,12 +138,11 @@ class BestFirst(Generic[Found]):
         most: int,
         worth: Callable[[Item], bool] = lambda item: True,
     ) -> None:
-        """Open remaining candidates, in the order of their bounds, until enough families are known
-        that no remaining bound is below their values. An answer equal to the best may rank before
-        it.
+        """Open remaining candidates, in the order of their bounds, until no remaining bound is
+        below the values of enough families. An answer equal to the best may rank before it.
 
-        most   largest number of candidates
-        worth  which of them to open
+        most   maximum number of candidates
+        worth  whether to open a candidate
         """
         opened = 0
         with suppress(KeyboardInterrupt, TimeoutError):
@@ -156,6 +155,7 @@ class BestFirst(Generic[Found]):
                     open_one(item)
 
     def shown(self, runners_up: int) -> float:
-        """The value of the last of the best and `runners_up` others; infinite if fewer."""
+        """The value of the worst of the best `runners_up` + 1 answers; infinite if there are
+        fewer."""
         values = sorted(rank[0] for rank, _ in self.found.values())
         return float(values[runners_up]) if len(values) > runners_up else math.inf

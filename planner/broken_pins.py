@@ -1,12 +1,10 @@
 """Why the fixed axes (pins) allow nothing, and the nearest legal values.
 
-The enumeration alone decides which values are legal (planner/space.py). A conflict is a smallest
-set of pins that allows nothing, so every one of them takes part in the broken rule
-(`broken_rule`). A proposed value is one that the enumeration finds when some pins of the
-conflict are free.
-
-`broken_rule` names that rule in words. The axes of a conflict decide which rules are possible; the
-predicates are those of the enumeration.
+Only the enumeration decides which values are legal (planner/space.py). A conflict is a minimal set
+of pins that allows nothing, so every one of them is part of the broken rule. `broken_rule` names
+that rule: the axes of the conflict determine the possible rules, and the checks are those of the
+enumeration. A proposed value is one that the enumeration finds when some pins of the conflict are
+free.
 """
 
 from __future__ import annotations
@@ -39,12 +37,12 @@ from simulator.training_run.framework.framework import (
 )
 
 _DEGREES = ("tp", "cp", "pp", "dp")
-# Frameworks that are named for an axis.
+# Number of frameworks that a message names.
 _NAMED = 4
 
 
 def broken_rule(conflict: Axes, space: LayoutContext) -> str:
-    """The broken rule; `conflict` has the pins of a smallest conflict alone."""
+    """The broken rule as text; `conflict` has only the pins of a minimal conflict."""
     pairing = [name for name in conflict.schedule or () if schedule_kind(name).for_experts]
     if pairing and (conflict.recompute or conflict.ep or space.ep_degrees[-1] == 1):
         return (
@@ -93,7 +91,7 @@ def _degrees_product(conflict: Axes, least_pp: int) -> list[int]:
 
 
 def _suits(products: Sequence[int], space: LayoutContext) -> bool:
-    """Whether free degrees can make up for one of the products of the pinned ones."""
+    """Whether free degrees can complete one of the products of the pinned degrees."""
     used = np.asarray(products)
     if not space.may_idle:
         used = np.where(space.num_devices % used == 0, space.num_devices, used)
@@ -101,7 +99,7 @@ def _suits(products: Sequence[int], space: LayoutContext) -> bool:
 
 
 def _missing_axis(axis: str, conflict: Axes, space: LayoutContext) -> str:
-    """That the framework has no such degree."""
+    """The message that the framework has no such degree."""
     rules = space.rules
     if axis in rules.axes or min(getattr(conflict, axis)) == 1:
         return ""
@@ -113,7 +111,7 @@ def _missing_axis(axis: str, conflict: Axes, space: LayoutContext) -> str:
 
 
 def _frameworks(able: Callable[[FrameworkRules], bool]) -> str:
-    """`; these have it: torch, torchtitan (--stack)`"""
+    """`; these have it: torch, torchtitan (--stack)`: the frameworks for which `able` is true."""
     names = [name for name in offered_frameworks() if able(load_framework(name).rules)]
     return f"; these have it: {', '.join(names[:_NAMED])} (--stack)" if names else ""
 
@@ -132,7 +130,7 @@ def _wrong_stage(axis: str, conflict: Axes, space: LayoutContext) -> str:
 
 
 def _wrong_degree(axis: str, conflict: Axes, space: LayoutContext) -> str:
-    """The rule of one degree, or of the micro-batch, whatever the others are."""
+    """The broken rule of a single degree, or of the micro-batch, regardless of the others."""
     if set(getattr(conflict, axis)) & set(axis_values(space, axis)):
         return ""
     match axis:
@@ -171,7 +169,8 @@ def _layers(space: LayoutContext) -> str:
 
 
 def _broken_zero(conflict: Axes, rules: FrameworkRules) -> str:
-    """The ZeRO stage suits the framework, but not its pipelines, or not a single replica."""
+    """The broken rule of a ZeRO stage that the framework has, but not in its pipelines, or not with
+    a single replica."""
     stages = rules.zero_stages_at(2)
     pipeline = conflict.pp or conflict.vpp or conflict.schedule
     if pipeline and set(conflict.zero or ()).isdisjoint(stages):
@@ -180,7 +179,7 @@ def _broken_zero(conflict: Axes, rules: FrameworkRules) -> str:
 
 
 def _broken_pipeline(conflict: Axes, space: LayoutContext) -> str:
-    """The rule of schedules and chunks."""
+    """The broken rule of schedules and stages per rank."""
     named = [name for name in conflict.schedule or space.rules.schedules if name != NO_PIPELINE]
     if not named:
         return f"schedule {NO_PIPELINE} is for one stage, pp 1 and vpp 1"
@@ -221,7 +220,7 @@ def _cuts(kind: ScheduleKind, conflict: Axes, space: LayoutContext) -> list[tupl
 
 
 def _is_equal(kind: ScheduleKind, space: LayoutContext) -> bool:
-    """Whether the schedule needs equal chunks."""
+    """Whether the schedule needs equal virtual stages."""
     return kind.stages_per_rank == 0 and not space.blocks
 
 
@@ -248,7 +247,7 @@ def _chunk_rule(kinds: Sequence[ScheduleKind], chunks: set[int], space: LayoutCo
 Values = tuple[int | str, ...]
 
 _CHOICES = ("schedule", "vpp", "zero", "recompute", "dp_replicate")
-# Pins are freed in this order to find a smallest conflict, so that the ones at its end remain.
+# Pins are freed in this order to find a minimal conflict, so that the last ones remain.
 _FREED_FIRST: tuple[str, ...] = ("dp_replicate", "recompute", "zero", "micro_batch", "schedule")
 _FREED_FIRST += ("dp", "ep", "cp", "tp", "vpp", "pp")
 _PLAIN = (RunOption(),)
@@ -299,8 +298,8 @@ def _legal(axes: Axes, space: LayoutContext) -> Iterator[tuple[Meshes, list[Choi
 
 
 def _smallest_conflict(axes: Axes, space: LayoutContext) -> Axes:
-    """Pins that leave nothing, of which freeing any makes a layout legal; a number of chunks alone
-    keeps the number of ranks that it was given with."""
+    """A minimal set of pins that allows nothing. If only vpp is pinned, pp keeps its given
+    value."""
     least = axes
     for axis in _FREED_FIRST:
         freed = _without(least, (axis,))
@@ -318,7 +317,7 @@ def _without(axes: Axes, freed: Sequence[str]) -> Axes:
 
 
 def _nearest_pins(conflict: Axes, axes: Axes, space: LayoutContext) -> list[str]:
-    """Legal values of one pin each; of several pins together, if they are nearer."""
+    """Legal values of one pin each; of several pins together, if these are nearer."""
     pinned = _pinned(conflict)
     proposed, least = list[str](), math.inf
     for axis in pinned:
@@ -375,7 +374,7 @@ def _values(
 
 
 def _distance(conflict: Axes, freed: tuple[str, ...], values: Values) -> float:
-    """Sum over axes: of counts the logarithm of their ratio, of ZeRO stages the difference, of
+    """Sum over axes: for counts the logarithm of their ratio, for ZeRO stages the difference, for
     other names 1."""
     total = 0.0
     for axis, value in zip(freed, values, strict=True):
@@ -415,7 +414,7 @@ def _more_devices(conflict: Axes, axes: Axes, space: LayoutContext) -> list[int]
     if not space.may_idle:
         return []
     pins = ("tp", "cp", "pp", "dp", "ep")
-    # A schedule or chunks need two stages.
+    # A schedule, or vpp, needs two stages.
     enough = 2 * math.prod(min(getattr(conflict, axis) or (1,)) for axis in pins)
     if enough <= space.num_devices:
         return []

@@ -29,7 +29,8 @@ class Cell:
 
     @property
     def pipelined(self) -> bool:
-        """Whether gradients are exchanged once per step, and parameters stay gathered."""
+        """Whether the plan has a pipeline: gradients are exchanged once per step, and parameters
+        stay gathered."""
         return self.degrees.pp > 1
 
     @property
@@ -47,9 +48,9 @@ class Cell:
 
     @property
     def splits_backward(self) -> bool:
-        """Whether gradients of inputs and of weights are separate actions. Schedules without a
-        closed form that are not interleaved count as such, because they are solved by their
-        timeline."""
+        """Whether gradients of inputs and of weights are separate actions. Other schedules
+        without a closed form count too, unless interleaved, because they are also solved by
+        their timeline."""
         kind = schedule_kind(self.schedule)
         return kind.splits_backward or not (kind.closed_form or kind.is_interleaved)
 

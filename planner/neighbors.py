@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 class Neighbor(Generic[Question]):
     """A changed request. Neighbors of one kind are tried in order until one has an answer.
 
-    change, flag  name of the change, and the flag that makes it
+    change, flag  name of the change, and the flag for it
     """
 
     kind: str
@@ -66,7 +66,7 @@ def fullest_term(memory: RankMemory, running: str = "working memory of one block
     return max(terms, key=lambda term: terms[term])
 
 
-_MOST_TIMES = 1024  # devices are doubled at most to this multiple of the request
+_MOST_TIMES = 1024  # the number of devices is at most this multiple of the request
 _NAMED = re.compile(rf"^(?:(\d+)x)?(\d+)x({NAME_START}[\w.-]*)$")
 
 
@@ -94,8 +94,8 @@ def cluster_name(cluster: Cluster) -> ClusterName | None:
 
 
 def grown(cluster: Cluster, times: int) -> Cluster:
-    """The cluster with `times` as many nodes: by its name if that describes it, otherwise with
-    an outermost level that joins all nodes."""
+    """The cluster with `times` as many nodes: by its name if that describes it, otherwise with an
+    outermost level that connects all nodes."""
     name = cluster_name(cluster)
     if name is not None:
         return get_cluster(str(replace(name, nodes=name.nodes * times)))
@@ -137,7 +137,8 @@ def with_device(cluster: Cluster, device: Device) -> Cluster:
 def with_more_memory(
     cluster: Cluster, others: tuple[Device, ...]
 ) -> Iterator[tuple[Device, Cluster]]:
-    """The cluster with devices of more memory, per type; same vendor and least memory first."""
+    """The cluster with devices of more memory, per type; first the same vendor, then the smallest
+    memory."""
     if not cluster.homogeneous:
         return
     now = cluster.groups[0].device
@@ -150,4 +151,4 @@ def with_more_memory(
         try:
             yield device, with_device(cluster, device)
         except ShardwrightError:
-            continue  # so many of them make no node
+            continue  # they do not divide a node

@@ -1,6 +1,6 @@
-"""`RunOption`: choices of a layout in addition to its mesh, as one value of the space.
+"""`RunOption`: choices of a layout in addition to its mesh, as one axis of the space.
 
-A request without options has a single one, the unchanged run, which costs the search nothing.
+A request without options has a single value, the unchanged run, which costs the search nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from simulator.training_run.run.training_run import REDUCTIONS, Lengths, Trainin
 from simulator.values.degrees import AXIS_ORDERS
 
 # MX formats and NVFP4 came with the same tensor cores (NVIDIA Blackwell architecture brief, 2024;
-# AMD CDNA 4 white paper, 2025): a device without an FP4 rate scales no blocks.
+# AMD CDNA 4 white paper, 2025): a device without an FP4 rate has no block-scaled formats.
 _FP4 = PRECISION_TYPES["nvfp4"]
-# Narrowest first; of equal width the faster ones.
+# Narrowest first; among equal widths, the faster ones first.
 _BY_WIDTH = ("nvfp4", "mxfp8", "fp8", "int8", "bf16", "fp16", "fp32")
 ANY = "any"
 EVERY_REPLICA = 0
@@ -107,7 +107,7 @@ class RunOption:
 
 
 _NONE = RunOption()
-# Fields that a run takes as they are.
+# Fields that are copied to the run unchanged.
 _ALIKE: tuple[str, ...] = ("gradient_reduction", "compression", "local_steps", "wide_layers")
 _ALIKE += ("optimizer_offload", "activation_offload", "frozen_type", "optimizer")
 
@@ -116,14 +116,15 @@ _ALIKE += ("optimizer_offload", "activation_offload", "frozen_type", "optimizer"
 class RequestedOptions:
     """Options of a request in addition to the axes; () leaves a choice to the framework.
 
-    precisions    to choose from, or `any`;  orders  of axes (axis_order.AXIS_ORDERS), or `any`
+    precisions    to choose from, or `any`
+    orders        of axes (axis_order.AXIS_ORDERS), or `any`
     reductions    of gradients between replicas: `fp32`, `bf16`
     compressions  `powersgd-R`, `topk-S`, `none`
     local_steps   numbers of steps between exchanges, 1 for every step
-    local_workers number of groups of replicas that step alone; 0: one per outermost part of the
-    machine, or every replica if it has no parts
-    wide_layers   number of first and last layers in bf16 if the rest is in a lower precision
-    optimizer_offload   states may be in host memory, those of the usual optimizer
+    local_workers number of groups of replicas that take local steps; 0: one per outermost part of
+    the machine, or every replica if it has no parts
+    wide_layers   number of first, and of last, layers in bf16 if the rest is in a lower precision
+    optimizer_offload   states of the usual optimizer may be in host memory
     sequence_parallel   tensor-parallel ranks may share the tokens between their layers
     activation_offloads  shares (0 to 1) of saved activations that may be in host memory
     frozen_type   `nf4`, `int8`: storage type of frozen weights
@@ -312,7 +313,7 @@ def _precisions(
         _must_have(base.precision, rules, device)
         return ("",)
     if ANY in requested.precisions:
-        # Wider types than the widest 16-bit one that both have are never faster.
+        # Wider types than the widest 16-bit one of both are never faster.
         narrow = ("bf16", *LOW_PRECISIONS)
         offered = [x for x in rules.precisions if x in narrow and _has(device, x)]
         return tuple(offered) or ("",)
@@ -375,5 +376,5 @@ def _orders(
 
 
 def _turned(sides: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """All ways to place the ranks on a torus, which differ in the innermost axis."""
+    """All ways to place the ranks on a torus; they differ in the innermost axis."""
     return tuple(sorted(set(itertools.permutations(sides)), reverse=True)) or ((),)

@@ -38,8 +38,8 @@ MAX_FREE_VPP = 8
 class LayoutContext:
     """The limits of the axes of a request.
 
-    node_devices   devices of the innermost level. A free tp stays within one or fills several; for
-                   blocks it stays within one
+    node_devices   devices of the innermost level. A free tp stays within it or fills several; block
+                   by block, it stays within one
     num_layers     layers, or blocks, that a pipeline is cut into
     tp_degrees, cp_degrees, ep_degrees   degrees that the model permits, ascending
     layout_ranks   pp degrees for a given layout of stages, ascending; () without one
@@ -49,9 +49,9 @@ class LayoutContext:
     may_idle       whether a mesh may leave devices idle
     options        choices in addition to the axes
     precision      of the workload
-    why_not_cuttable, why_not_tensor_parallel, why_not_context_parallel   the model's own reasons
+    why_not_cuttable, why_not_tensor_parallel, why_not_context_parallel   reasons in the model
     why_one_replica  why dp is 1, or ""
-    assumptions    about the model, in words
+    assumptions    about the model, as text
     """
 
     rules: FrameworkRules
@@ -122,7 +122,7 @@ def axis_values(space: LayoutContext, axis: str) -> tuple[int, ...]:
             return space.layout_ranks
         case "pp":
             return tuple(range(1, (1 if space.why_not_cuttable else space.num_layers) + 1))
-        case _:  # dp and the micro-batch share the batch
+        case _:  # dp and the micro-batch divide the batch
             return divisors(space.global_batch)
 
 
@@ -191,8 +191,8 @@ def _degrees(axes: Axes, space: LayoutContext, axis: str) -> list[int]:
 
 
 def _stage_counts(axes: Axes, space: LayoutContext) -> Iterator[int]:
-    """Numbers of pipeline ranks. Of those that divide the layers unequally, with the same fullest
-    and last rank, only the smallest: the others need more devices and idle longer."""
+    """Numbers of pipeline ranks. Among those that divide the layers unequally and have equal
+    fullest and last ranks, only the smallest: the others need more devices and idle longer."""
     seen = set()
     every = axes.pp is not None or space.blocks or space.layout_ranks
     for pp in _degrees(axes, space, "pp"):
@@ -203,8 +203,8 @@ def _stage_counts(axes: Axes, space: LayoutContext) -> Iterator[int]:
 
 
 def _stage_shape(space: LayoutContext, pp: int) -> tuple[int, int]:
-    """Layers of the fullest and of the last rank; with multi-token prediction its units as well,
-    without the loss, which is on the last rank in any case."""
+    """Layers of the fullest and of the last rank. With multi-token prediction its units count too,
+    except the loss, which is always on the last rank."""
     if not space.predictor_units:
         return -(-space.num_layers // pp), space.num_layers // pp
     units = space.num_layers + space.predictor_units
@@ -253,7 +253,7 @@ def pipelines(
 
 
 def _takes_layout(kind: ScheduleKind, vpp: int) -> bool:
-    """Whether a schedule accepts a layout with `vpp` stages per rank, on the ranks in turn."""
+    """Whether a schedule accepts a layout with `vpp` stages per rank, placed round-robin."""
     return kind.takes_stages(vpp) and kind.stages_per_rank < 2
 
 
@@ -272,9 +272,9 @@ def _chunk_counts(axes: Axes, space: LayoutContext, pp: int) -> list[int]:
 
 
 def equal_chunks(space: LayoutContext, chunks: int) -> bool:
-    """Whether equal layers divide evenly into chunks, alone or counted with the embedding and the
-    head, or with multi-token prediction and the loss. With a layout of stages: whether it has this
-    number of chunks."""
+    """Whether equal layers divide evenly into this number of virtual stages; embedding and head, or
+    multi-token predictors and the loss, may count as layers. With a given layout of stages: whether
+    it has this number of stages."""
     if space.layout_ranks:
         return chunks == space.layout_ranks[-1]
     layers = space.num_layers

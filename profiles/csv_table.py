@@ -36,14 +36,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The cells of the wanted columns, in the order of `columns`."""
+    """The cells of the requested columns, in the order of `columns`."""
 
     path: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
 
     def where(self, row: Row, column: str) -> str:
-        """The place of a cell in messages: `runs.csv:17:dp`."""
+        """The position of a cell for messages: `runs.csv:17:dp`."""
         return f"{self.path}:{row.line}:{column}"
 
     def texts(self, row: Row) -> dict[str, str]:

@@ -119,7 +119,7 @@ def read_mapping(path: str | Path, *, expected: str = "", head: bool = False) ->
         text = text.partition("\n\n")[0]
     try:
         data = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
-    except ValueError as error:  # of either parser, and a number of too many digits
+    except ValueError as error:  # of either parser, and for a number with too many digits
         kind = "TOML" if file.suffix == ".toml" else "JSON"
         raise DocumentError(
             f"{path}: not valid {kind}, or cut short ({len(text)} characters): {error}{hint}"

@@ -38,7 +38,9 @@ class InputError(ShardwrightError):
 class UnknownNameError(InputError):
     """An unknown name; the message suggests the nearest known one.
 
-    kind   of the named thing;  where  place of the name;  suggestion  if known
+    kind        what the name denotes
+    where       place of the name
+    suggestion  the nearest known name
     """
 
     def __init__(
@@ -69,8 +71,8 @@ class TraceError(InputError):
 
 
 class SlowTraceError(ShardwrightError):
-    """A model whose forward loops over its input so often that a trace would take minutes. No
-    InputError, since no other route can plan the model either."""
+    """A model whose forward loops over its input so often that a trace would take minutes. Not an
+    InputError: no other route can plan the model either, so none is tried."""
 
     exit_code = 2
 

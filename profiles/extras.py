@@ -41,5 +41,5 @@ def _is_installed(package: str) -> bool:
         return sys.modules[package] is not None
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # from an import hook that blocks it
+    except ModuleNotFoundError:  # raised by an import hook that blocks it
         return False

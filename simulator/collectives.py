@@ -12,26 +12,26 @@ curve gives the part inside a domain. Formulas give the rest:
 
 S size of the full buffer, n devices, a latency of one message, B bandwidth per device. Rings and
 trees: Thakur, Rabenseifner and Gropp, Int. J. High Perf. Comp. Appl. 19(1), 2005, section 4; the
-factors (n - 1) / n: nccl-tests, doc/PERFORMANCE.md; NCCL takes the tree where it is faster (NVIDIA
+factors (n - 1) / n: nccl-tests, doc/PERFORMANCE.md; NCCL uses the tree if it is faster (NVIDIA
 developer blog, "Massively Scale Your Deep Learning Training with NCCL 2.4", 2019). NCCL itself
 counts 2 (n1 - 1 + log2(n2)) hops of a tree and as many of a ring as above (src/graph/tuning.cc).
 
-A group that spans several domains of a level (n1 members in each of n2) runs as NCCL's rings do:
+A group that spans several domains of a level (n1 members in each of n2) runs like NCCL's rings:
 through all members of a domain before leaving it, one ring per network card, so that the n1
-members' links to the outer level share the traffic. B is the least over the levels of
+members' links to the outer level share the traffic. B is the minimum over the levels of
     inner level   its bandwidth x efficiency
-    outer level   n1 x bandwidth x efficiency / devices per card that are on / oversubscription
+    outer level   n1 x bandwidth x efficiency / active devices per card / oversubscription
 and `a` of each hop is the latency of the level that it crosses. With a curve c(n1, bytes per link)
 inside:
 
     ring                max(c, bytes / B) + latency of the n2 - 1 hops between domains
-                        + (n1 - 1) (n2 - 1) hops inside, which c does not hold
+                        + (n1 - 1) (n2 - 1) hops inside, which c does not include
     tree (all_reduce)   max(c, 2 S / B) + 2 log2(n2) a
-    all_to_all          max(c of the part inside, the part that leaves / B), and beyond the
+    all_to_all          max(c of the part inside, the part that leaves / B); outside of the
                         domain one latency per _PEERS_AT_ONCE peers
 
-On a torus of d axes of k devices a ring along each axis has d (k - 1) / 2 hops both ways round, and
-all_to_all passes a mean of k / 4 links per axis: S d k / 4 / B where that is more than (n - 1) / n
+On a torus of d axes of k devices, a ring along each axis in both directions has d (k - 1) / 2 hops.
+all_to_all passes a mean of k / 4 links per axis: S d k / 4 / B if that is more than (n - 1) / n
 (Austin et al., How to Scale Your Model, 2025, chapter 3: one axis).
 """
 
@@ -46,7 +46,7 @@ from profiles.hardware.catalogue.link import OPERATIONS
 from profiles.hardware.kernels.collective_curve import ScaledCurves, bus_share
 
 # Peers that NCCL's grouped sends serve at the same time (its p2p schedule, src/enqueue.cc, eight
-# per round up to 2.22). That rounds follow each other at one latency each is assumed.
+# per round up to 2.22). Consecutive rounds are assumed to take one latency each.
 _PEERS_AT_ONCE = 8
 _BARRIER_BYTES = 4.0
 
@@ -55,13 +55,13 @@ _BARRIER_BYTES = 4.0
 class Hop:
     """One network level, as used by a group.
 
-    members             parts of the group that the level joins in one of its domains
+    members             parts of the group that the level connects in one of its domains
     inside              devices of the group in each part
     rate_bytes_per_s    bandwidth of a ring position here, over all cards of a part
     message_bytes_per_s bandwidth of one message
     level               0 inside a node, 1 between nodes, 2 and more beyond the nodes' network
     curve               measured times, on the innermost level only
-    loaded              devices of the domain that communicate at once, this group's and others'
+    loaded              devices of the domain that communicate at once, of this group and of others
     """
 
     members: int
@@ -160,8 +160,8 @@ def _send(size: float, hops: Sequence[Hop], curve: ScaledCurves | None) -> Colle
 
 
 def _all_to_all(size: float, hops: Sequence[Hop], curve: ScaledCurves | None) -> CollectiveTime:
-    """The time of an all-to-all, in which every device sends to all others: a level carries the
-    part of each that leaves the domains below."""
+    """The time of an all-to-all, in which every device sends to all others. Each level carries the
+    part of the data that leaves the domains below it."""
     count = math.prod(hop.members for hop in hops)
     seconds = []
     for hop in hops:

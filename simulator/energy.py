@@ -33,7 +33,7 @@ class _Draw:
     board_w: float
     host_w: float
     width: float
-    by_mfu: bool = True  # of accelerators; a CPU is taken at its full load
+    by_mfu: bool = True  # for accelerators; a CPU is assumed at full load
 
 
 def run_energy(
@@ -47,10 +47,11 @@ def run_energy(
 ) -> Interval:
     """Kilowatt-hours of a run on devices of one type.
 
-    device  name in the catalog;  hours  of the run, including idle ones
+    device  name in the catalog
+    hours   of the run, including idle ones
     mfu     of the 16-bit peak; None for full load
     pue     None for the shipped one
-    scope   one of SCOPES; published figures are often for the boards only
+    scope   one of SCOPES; published numbers are often for the boards only
 
     Raises UnknownNameError for an unknown device or scope, InputError for negative counts or MFU.
     """

@@ -60,8 +60,8 @@ def attention_half_width(device: str) -> float:
 
 
 def matmul_s(device: str, dtype: str, m: Array, n: Array, k: Array) -> Array:
-    """Seconds of products [m, k] x [k, n]. A data type without a surface has the shape of bf16's,
-    at the ratio of the datasheet's peaks (assumed)."""
+    """Seconds of matmuls [m, k] x [k, n]. A data type without a surface uses that of bf16, scaled
+    by the ratio of the data sheet's peaks (assumed)."""
     surface = load_surface(device)
     if dtype in surface.tables:
         return surface.time_s(dtype, m, n, k, casts=False)

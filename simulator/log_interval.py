@@ -1,8 +1,8 @@
 """Arithmetic of 90 % intervals of positive numbers, log-normal on each side of the value.
 
-A number of value v and ends l and h is taken as v exp(s z), z standard normal, with s = ln(h / v)
-/ q above and ln(v / l) / q below the value, q = 1.645 the normal's 95 % quantile: a two-piece
-normal of the logarithm (Wallis, The two-piece normal, Statistical Science 29(1), 2014).
+A number with value v and ends l and h is modeled as v exp(s z), z standard normal, with s = ln(h /
+v) / q above and s = ln(v / l) / q below the value; q = 1.645 is the normal's 95 % quantile. This is
+a two-piece normal of the logarithm (Wallis, The two-piece normal, Statistical Science 29(1), 2014).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _END = _NORMAL.inv_cdf(0.95)
 
 
 def product(first: Interval, *others: Interval) -> Interval:
-    """The product of independent numbers: on each side, log deviations add in quadrature.
+    """The product of independent numbers: on each side, deviations of the logarithms add in
+    quadrature.
 
     >>> sure = Interval(value=3.0, low=3.0, high=3.0)
     >>> found = product(Interval(value=2.0, low=1.0, high=4.0), sure)
@@ -69,7 +70,7 @@ def probability_less(first: Interval, second: Interval) -> float:
     if first.value <= 0 or second.value <= 0:
         return float(first.value < second.value)
     away = math.log(second.value / first.value)
-    # The sides of both that face each other.
+    # The upper side of one and the lower side of the other.
     if away >= 0:
         spread = math.hypot(_log(first.high, first.value), _log(second.value, second.low))
     else:
@@ -89,5 +90,5 @@ one minus it: the model cannot distinguish them. Assumed."""
 
 
 def is_tie(probability: float | None) -> bool:
-    """Whether a probability of being better is near one half."""
+    """Whether a probability that one is better is close to one half."""
     return probability is not None and _TIE <= probability <= 1.0 - _TIE

@@ -73,8 +73,10 @@ _HOURS_PER_MONTH = 365.0 / 12.0 * 24.0
 class RunStorage:
     """The data that a run stores and sends.
 
-    dataset_bytes   stored tokens;  checkpoint_bytes  of one;  checkpoints  number kept at a time
-    sent_bytes      leaving the provider at the end
+    dataset_bytes      stored tokens
+    checkpoint_bytes   of one checkpoint
+    checkpoints        number kept at a time
+    sent_bytes         leaving the provider at the end
 
     Raises InputError for a negative number.
     """

@@ -31,8 +31,9 @@ HOURS_PER_YEAR = 8760.0
 class OwnedCost:
     """US dollars per calendar hour of one device.
 
-    capital_usd, hosting_usd, staff_usd   used or not;  power_usd  while it is used
-    idle_power_usd   while idle
+    capital_usd, hosting_usd, staff_usd   used or idle
+    power_usd        while it is used
+    idle_power_usd   while it is idle
     """
 
     capital_usd: Interval
@@ -47,7 +48,7 @@ class OwnedCost:
         return total(self.capital_usd, self.hosting_usd, self.staff_usd)
 
     def usd_per_used_hour(self, use: float) -> Interval:
-        """Dollars per used hour, if a share `use` of the calendar is used.
+        """Dollars per used hour, if the device is used a share `use` of the time.
 
         Raises InputError for a use that is not above 0 and at most 1.
         """
@@ -61,8 +62,9 @@ class OwnedCost:
 class BreakEven:
     """The use above which an owned device is cheaper than a rented one.
 
-    use           share of the calendar; above 1: never
-    device_hours  of use over the years of depreciation; its interval corresponds to that of `use`
+    use           share of the time; above 1: never
+    device_hours  used hours over the years of depreciation; its interval corresponds to that of
+                  `use`
     """
 
     use: Interval

@@ -3,12 +3,13 @@
     L(N, D) = E + A / N^a + B / D^b        N parameters, D tokens, L nats per token
     C = 6 N D                              FLOP
 
-Least loss at C (Hoffmann et al., arXiv 2203.15556, equation 4), G = (a A / (b B))^(1 / (a + b)):
+Lowest loss at C (Hoffmann et al., arXiv 2203.15556, equation 4), with G = (a A / (b B))^(1 / (a +
+b)):
 
     N = G (C / 6)^(b / (a + b))            D = (C / 6)^(a / (a + b)) / G
 
-E, A, B, a, b are those of Besiroglu et al. (arXiv 2404.10102), who fitted Hoffmann's third approach
-anew to the points of its figure; Hoffmann's own printed values (1.69, 406.4, 410.7, 0.34, 0.28)
+E, A, B, a, b are from Besiroglu et al. (arXiv 2404.10102), who repeated the fit of Hoffmann's third
+approach on the points of its figure. Hoffmann's own printed values (1.69, 406.4, 410.7, 0.34, 0.28)
 contradict the paper's two other approaches. The points are models of 70 M to 16 B parameters on 5
 to 500 billion tokens of MassiveText. Outside of this range the law is an extrapolation
 (`outside_range`), and its constants differ for other data, tokenizers and architectures (above all
@@ -31,7 +32,7 @@ _TOKENS = (5e9, 500e9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeOptimum:
-    """Parameters and tokens of least loss at a compute budget; `loss` in nats per token."""
+    """Parameters and tokens with the lowest loss for a compute budget; `loss` in nats per token."""
 
     parameters: float
     tokens: float
@@ -44,7 +45,7 @@ def predicted_loss(parameters: float, tokens: float) -> float:
 
 
 def optimum_of_compute(work_flop: float) -> ComputeOptimum:
-    """The parameters and tokens of least loss for a budget of FLOP (6 per parameter and token).
+    """Parameters and tokens with the lowest loss for a budget in FLOP (6 per parameter and token).
 
     >>> found = optimum_of_compute(5.76e23)  # Chinchilla's: 70 B on 1.4 T tokens
     >>> round(found.parameters / 1e9), round(found.tokens / 1e12, 1)
@@ -59,7 +60,7 @@ def optimum_of_compute(work_flop: float) -> ComputeOptimum:
 
 
 def optimal_tokens(parameters: float) -> float:
-    """The tokens for which a model with `parameters` parameters is the best use of the compute.
+    """The number of tokens for which a model with `parameters` parameters uses its compute best.
 
     >>> round(optimal_tokens(70e9) / 1e12, 1)
     1.3

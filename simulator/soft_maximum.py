@@ -20,6 +20,6 @@ def larger(a: Array, b: Array) -> Array:
 
 
 def exposed(work: Array, messages: Array, share: Array | float) -> Array:
-    """Seconds that messages add to the work during which they are sent: the excess over the work,
-    and a share of the hidden part."""
+    """Seconds that messages add to simultaneous work: the excess over the work, and a share of the
+    overlapped part."""
     return larger(work, messages) - work + share * np.minimum(messages, work)

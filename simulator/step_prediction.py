@@ -21,11 +21,14 @@ from simulator.values.prediction import Component, Interval, Part, Prediction, R
 class StepFacts:
     """A priced step.
 
-    step        seconds with their interval;  parts  which add up to it
-    model_flop  model FLOPs of the step;  peak_flop_per_s  of all devices in use together
-    counted     tokens or samples of the step;  counted_in  the name of the unit
+    step        seconds with their interval
+    parts       which add up to it
+    model_flop  model FLOPs of the step
+    peak_flop_per_s  of all devices in use together
+    counted     tokens or samples of the step
+    counted_in  the name of the unit
     ranks, peak, fits   memory of its ranks, the largest peak, and whether all ranks have enough;
-                (), None and None without a memory model
+                        (), None and None without a memory model
     """
 
     step: Interval
@@ -42,7 +45,7 @@ class StepFacts:
 def step_prediction(facts: StepFacts) -> Prediction:
     """The prediction of a step, without dollars, energy and timeline."""
     step = facts.step
-    # In this order on every release of Python: sum() compensates for rounding from 3.12 on.
+    # Added in this order on every version of Python: from 3.12 on, sum() compensates for rounding.
     *_, total = accumulate(part.time_s for part in facts.parts)
     bubble = sum(part.time_s for part in facts.parts if part.name is Part.BUBBLE)
     per_s = Interval(
@@ -76,9 +79,10 @@ def source_tags(seconds: Mapping[tuple[str, str, str], float]) -> tuple[SourceTa
 
 
 def limit_words(made: Prediction, *, where: str = "", exchange: str = "") -> str:
-    """The limits of a plan in words: the largest part of its step, and its fullest rank.
+    """The limits of a plan as text: the largest part of its step, and its fullest rank.
 
-    where  name of the rank with the slowest step;  exchange  name of the gradient exchange
+    where     name of the rank with the slowest step
+    exchange  name of the gradient exchange
     """
     largest, tight = max(made.components, key=lambda part: part.time_s), made.fullest
     name = exchange if exchange and largest.name is Part.REDUCE else largest.name.words

@@ -22,7 +22,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.tracing.traced import TracedModel
 from simulator.values.workload import Workload
 
-KEPT_ANSWERS = 512  # oldest go first; a plan file is 0.1 to 3 MB
+KEPT_ANSWERS = 512  # a plan file is 0.1 to 3 MB
 PACKAGES = (
     "profiles",
     "simulator",
@@ -33,7 +33,7 @@ PACKAGES = (
 )
 SUFFIXES = (".py", ".toml", ".json", ".csv", ".npz")  # of their code and data
 _LIBRARIES = ("numpy", "scipy", "ortools", "torch", "transformers")
-_SIZES = (2, 3)  # micro-batch sizes that a model is traced at (profiles/model/tracing/traced.py)
+_SIZES = (2, 3)  # micro-batch sizes with traces (profiles/model/tracing/traced.py)
 
 
 def answer_key(
@@ -89,7 +89,7 @@ def code_and_data_version() -> str:
                 found.update(hashlib.sha256(path.read_bytes()).digest())
     for library in _LIBRARIES:
         try:
-            release = version(library).partition("+")[0]  # +cpu and +cu126 trace alike
+            release = version(library).partition("+")[0]  # +cpu and +cu126 give equal traces
         except PackageNotFoundError:
             release = "-"
         found.update(f"{library} {release}\0".encode())
@@ -107,7 +107,7 @@ class AnswerCache:
         return kept_answer(self._path(key))
 
     def keep(self, key: str, answer: Answer) -> None:
-        """Writes the answer; of more than KEPT_ANSWERS the oldest are dropped."""
+        """Write the answer; the oldest answers above KEPT_ANSWERS are deleted."""
         write_document(self._path(key), answer, schema=schema_of(answer))
         kept = sorted(self.folder.glob("*.json"), key=_written)
         for path in kept[: max(0, len(kept) - KEPT_ANSWERS)]:
@@ -120,12 +120,12 @@ class AnswerCache:
 def _written(path: Path) -> float:
     try:
         return os.stat(path).st_mtime
-    except FileNotFoundError:  # another process dropped it just now
+    except FileNotFoundError:  # another process has deleted it
         return 0.0
 
 
 def write_answer(path: Path, posed: Posed, solved: Answer, *, version: str) -> None:
-    """Writes the plan file of a question: priced, with the assumptions of the question.
+    """Write the plan file of a question: with its price and its assumptions.
 
     version  of the program that writes it
     """

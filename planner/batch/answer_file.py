@@ -20,7 +20,7 @@ from simulator.values.prediction import Part
 
 
 def decision_of(answer: Answer) -> dict[str, str]:
-    """The decisions of an answer, by their place in the file; empty if it is infeasible."""
+    """The decisions of an answer, by their keys in the file; empty if nothing fits."""
     if isinstance(answer, LayoutFile):
         return layout_decision(answer.chosen.run) if answer.chosen is not None else {}
     return plan_decision(answer.plan) if answer.plan is not None else {}
@@ -64,7 +64,7 @@ def read_layout(path: Path) -> LayoutFile:
 # Keys of runs that earlier releases wrote and that are no longer used: since 2026-11-22 a
 # framework's memory is in its own file.
 _GONE = ("memory_stack",)
-# Values in predictions of earlier versions that are computed again or follow from the rest.
+# Values in predictions of earlier versions that are computed again or follow from others.
 _COUNTED = (
     *("parts", "mfu_range", "peak_memory_range", "reliability", "region"),
     *("reserved_memory_bytes", "required_memory_bytes", "out_of_memory_probability"),
@@ -74,8 +74,8 @@ _COUNTED = (
 
 
 def _of_earlier(data: dict[str, Any]) -> dict[str, Any]:
-    """Predictions had seconds by `compute_s`, `tensor_s`, ..., and the long run's figures; the
-    memory of their ranks is added by `_with_memory`."""
+    """Converts an older file: predictions had seconds under `compute_s`, `tensor_s`, ..., and the
+    numbers of the long run. `_with_memory` adds the memory of their ranks."""
     for choice in (data.get("chosen"), *(data.get("alternatives") or ())):
         if not isinstance(choice, dict):
             continue
@@ -103,7 +103,7 @@ _EARLIER: Mapping[str, Migration] = dict.fromkeys(
 
 
 def _with_memory(choice: LayoutChoice) -> LayoutChoice:
-    """The choice with the memory of its ranks, as this release counts it."""
+    """The choice with the memory of its ranks, computed by this release."""
     run, made = choice.run, choice.prediction
     now = run_prediction(run, made.step_time_s, made.components, footprint(run))
     made = replace(made, peak_memory_bytes=now.peak_memory_bytes, ranks=now.ranks, fits=now.fits)

@@ -1,10 +1,10 @@
 """Worker processes on this machine with one thread each, which receive jobs as lines of text.
 
 A process is a plain Python that imports one function and answers each line on its standard input
-by a line on its standard output. Nothing is pickled, the caller's own main module is not imported
-again, and Ctrl-C reaches the caller only. A process ends when its caller does. Jobs of one kin
-(questions that share features) go to one process: 54 searches of a sweep then took 8.4 s of CPU
-instead of 9.9 s (two workers, 2026-11-24).
+with a line on its standard output. Nothing is pickled, the caller's main module is not imported
+again, and Ctrl-C reaches only the caller. A process ends when its caller ends. Jobs with the same
+`kin` (questions that share features) go to one process: 54 searches of a sweep then took 8.4 s of
+CPU instead of 9.9 s (two workers, 2026-11-24).
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from profiles.errors import InputError
 
 
 def take(waiting: list[Job], begun: set[str], last: str | None = None) -> Job:
-    """Takes the next job of the kin `last`, which the process has worked on; if none is left, the
-    first of a kin not in `begun`; if all are begun, one of the kin with the most jobs left. The
-    order changes no answer, only how much shared work of a kin is repeated.
-    """
+    """Take the next job with the kin `last`, on which the process has worked. If there is none,
+    take the first job of a kin that no process has begun; if there is none, one of the kin with the
+    most jobs left. The order changes no answer, only how much shared work is repeated."""
     left = Counter(job.kin for job in waiting)
     kin = next((kin for kin in left if kin not in begun), left.most_common(1)[0][0])
     if last is not None and last in left:
@@ -48,7 +47,7 @@ def answers_of(
 ) -> list[Answer]:
     """The answers of all tasks, in order, computed by `workers` processes.
 
-    function  `package.module:name`, from a task's JSON to an answer's JSON, or to {"fault": words}
+    function  `package.module:name`, from a task's JSON to an answer's JSON, or to {"fault": reason}
 
     Raises InputError if a task or its process fails.
     """
@@ -65,7 +64,7 @@ def answers_of(
     return [found[number] for number in range(len(tasks))]
 
 
-TRIES = 2  # a job whose process died is given to another one once
+TRIES = 2  # a job whose process died is tried once more
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -85,7 +84,7 @@ def local_workers(function: str, count: int) -> Workers:
             if waiting:
                 job = take(waiting, begun, last)
                 tries[job.key] += 1
-                with suppress(BrokenPipeError):  # it died, and its output ends below
+                with suppress(BrokenPipeError):  # the process died; its output ends below
                     _send(process.stdin, job.text)
                 ready.register(_stream(process.stdout), selectors.EVENT_READ, (process, job))
 

@@ -15,7 +15,7 @@ from planner.batch.sweep import Job, Reply, Workers
 from profiles.errors import InputError
 from profiles.extras import need_package
 
-_AHEAD = 2  # tasks per CPU handed to the cluster at once: none idles, few are lost by Ctrl-C
+_AHEAD = 2  # tasks per CPU submitted at once: no CPU idles, and Ctrl-C loses few tasks
 
 
 def ray_workers(function: str, address: str) -> Workers:

@@ -45,8 +45,8 @@ class Table:
 class ResultStore:
     """The answers in the file at `path`, which is created if missing.
 
-    version     of the code and data that answer; answers of another version are not found
-    patience_s  waiting time for another program that has the file open
+    version     of code and data; answers of another version are not found
+    patience_s  waiting time if another program has the file open
 
     Raises DocumentError for a file that is damaged or no store, and leaves it unchanged.
     """
@@ -139,7 +139,7 @@ class ResultStore:
     def _write(self, new: Path, tables: Sequence[Table]) -> None:
         out = sqlite3.connect(new, isolation_level=None)
         try:
-            # A file that nobody sees before it is whole needs no journal.
+            # A file that nobody opens before it is complete needs no journal.
             for pragma in ("page_size = 4096", "journal_mode = OFF", "synchronous = OFF"):
                 out.execute(f"PRAGMA {pragma}")
             out.executescript(_TABLES)

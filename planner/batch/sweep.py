@@ -29,10 +29,11 @@ Answer = PlanFile | LayoutFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A request for the best plan of a model on a cluster, in the words of the user.
+    """A request for the best plan of a model on a cluster, as written by the user.
 
     model, cluster  as on the command line (`llama-3.1-8b`, `8xh100-sxm`)
-    space           the pins;  layouts  instead of them, if the request is for a framework's layouts
+    space           the fixed or restricted axes
+    layouts         replaces `space` if the request is for a framework's layouts
     price           a kind of the price table (`on-demand`, `spot`, ...) or US dollars per
                     device-hour (`2.49`)
     assumed         assumptions made for missing flags
@@ -57,7 +58,7 @@ class Question:
 class Job:
     """The input of a worker as text; jobs with equal keys have equal answers.
 
-    kin  equal for jobs that share most of their work: a process solves them faster together
+    kin  equal for jobs that share most of their work: one process solves them faster than several
     """
 
     key: str
@@ -67,7 +68,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posed:
-    """A question with the model, cluster and price that its words name.
+    """A question with the model, cluster and price that it names, loaded.
 
     job    the job that solves it; several questions may share one
     price  US dollars per device-hour, None if there is none
@@ -97,7 +98,7 @@ class Verdict:
 
     @property
     def found(self) -> Answer | None:
-        """The answer, of either search."""
+        """The answer of either search, or None."""
         return self.answer if self.answer is not None else self.layout
 
 
@@ -105,7 +106,7 @@ class Verdict:
 class Row:
     """A question with its outcome.
 
-    reason  reason for having no plan, "" if there is one
+    reason  why there is no plan, "" if there is one
     """
 
     question: Question

@@ -1,1 +1,1 @@
-"""Rental of a whole training run: number and type of devices, and layout."""
+"""What to rent for a whole training run: number and type of devices, and layout."""

@@ -1,25 +1,23 @@
-"""`RunGoal`: duration, dollars and energy of the whole run of a layout, and the one to minimize.
+"""`RunGoal`: duration, dollars and energy of the whole run of a layout, and which of these to
+minimize.
 
 With n nodes of d devices and steps of T seconds, a run of K steps takes
 
-    hours     h = K T x(n) / 3600          x(n): wall-clock over steady steps (RunStretch)
-    dollars   h ((n + b) d p + s) + e      p: of a device-hour; b: spare nodes; s, e: storage an
-                                           hour, egress
+    hours     h = K T x(n) / 3600          x(n): wall time over steady step time (RunStretch)
+    dollars   h ((n + b) d p + s) + e      p: per device-hour; b: spare nodes; s: storage per hour;
+              e: egress
     energy    n d h w(mfu)                 w: watts of a device and its share of the site
 
 with the median of x; for a limit, with the quantile of x at the required probability. All increase
 with T for fixed n (power falls more slowly than utilization), so a bound on T gives a bound on the
-value (`LayoutGoal`). A layout pays only for the nodes it fills, as whole nodes, so one search over
-the layouts on the most nodes covers every number of nodes.
+value (`LayoutGoal`). A layout pays for whole nodes, and only for those it uses, so one search with
+the maximum number of nodes covers every number of nodes.
 
-`RunStretch` is x(n): the wall time of a long run divided by its steady step time, by number of
-nodes, in closed form, for ranking only.
-
-Each simulated cluster gives the value of goodput/reliability.py, times a step within its 90 %
-interval. The result is the median over clusters, and the quantile of the accepted probability for a
-limit. Numbers of nodes are a third of an octave apart, with linear interpolation, and with the
-draws of `time_to_train` except for a run's own failures. The answer and its runners-up are
-simulated (run_outlook.py).
+`RunStretch` is x(n) in closed form, for ranking only. Each simulated cluster gives the value of
+goodput/reliability.py, times a random step within its 90 % interval. The result is the median over
+clusters and, for a limit, the quantile at the accepted probability. It is computed for numbers of
+nodes a third of an octave apart and interpolated linearly, with the random draws of `time_to_train`
+except for a run's own failures. The answer and its runners-up are simulated (run_outlook.py).
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ _SEED, _PRICE_SEED = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunStretch:
-    """[nodes] factors on steady steps, from 0 nodes on.
+    """[nodes] factors on steady step time, starting at 0 nodes.
 
     middle    for the median of the whole time
     deadline  for the quantile of the time at the accepted probability
@@ -123,7 +121,7 @@ def _drawn(
     return expected(clusters).wall_s * clusters.contingency, normal
 
 
-# Without a deadline, ties in nodes go to the faster run: this many hours count as one node.
+# Without a deadline, ties in nodes are broken by time: this many hours count as one node.
 _MANY_HOURS = 1e6
 _POWER_POINTS = tuple(float(share) for share in np.linspace(0.0, 1.0, 21))
 
@@ -152,11 +150,11 @@ def power_of(device: str, pue: SourcedRange) -> PowerCurve:
 class RunGoal:
     """Minimizes `minimise` within the limits.
 
-    node_devices  paid for per node
+    node_devices  paid devices per node
     fewest, most  nodes
     steps         of the run; 1 if its tokens are unknown
     stretch       wall time divided by steady step time, by nodes
-    usd           of a device-hour, None if unknown
+    usd           per device-hour, None if unknown
     spares        [nodes] paid spare nodes, from 0 nodes on; None for none
     usd_per_run_hour, usd_once  storage per hour of the run, and egress
     flop_per_s    16-bit peak of a node's devices
@@ -210,7 +208,7 @@ class RunGoal:
         return np.asarray(rent + hours * self.usd_per_run_hour + self.usd_once)
 
     def kwh(self, nodes: Counts, seconds: Array, hours: Array) -> Array:
-        """Energy of devices, hosts and site. Lost hours draw as much power as steps."""
+        """Energy of devices, hosts and site in kWh. Lost hours draw as much power as steps."""
         could = np.maximum(seconds, 1e-12) * nodes.astype(np.float64) * self.flop_per_s
         watts = self.power.at(np.asarray(self.step_flop / could))
         return np.asarray(nodes * self.node_devices * hours * watts / 1000.0)

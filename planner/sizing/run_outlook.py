@@ -22,14 +22,14 @@ class RunOutlook:
 
     plan                  its layout, with the interval of the step
     days, device_hours, usd, kwh, tco2e  of the whole run; usd None without a price
-    rent_usd, spare_usd, storage_usd, egress_usd  parts of usd: devices, spare nodes; the last two
-                                                  None if not counted
+    rent_usd, spare_usd, storage_usd, egress_usd  parts of usd: devices, spare nodes, storage,
+                                                  egress; the last two None if not counted
     productive_time       share of the time in steps that are kept
     probability_of_deadline, probability_of_budget  None without a limit
     lost                  share of the time by cause of loss, largest first
-    checkpoint_every_s    the interval with the least loss
-    interruptions         unexpected ones
-    spare_nodes           paid as well: as many as cost less than waiting for repairs
+    checkpoint_every_s    the interval with the smallest loss
+    interruptions         number of unexpected ones
+    spare_nodes           also paid: as many as cost less than waiting for repairs
     why_not               difference from the best; "" for the best
     """
 
@@ -168,7 +168,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """Gain of one change, from a search: added days and dollars (below 0: saved)."""
+    """Effect of one change, from a search: additional days and dollars (below 0: saved)."""
 
     change: str
     days: float
@@ -196,7 +196,7 @@ class SizeAnswer:
     others      the best of each other device type
     refused     choices without an answer, with reasons
     frameworks  the best of each compared framework that was not chosen, on the chosen devices
-    binds       the limit that the best run meets
+    binds       the limit that restricts the best run
     flop        of the whole run
     considered  layouts evaluated or discarded
     """

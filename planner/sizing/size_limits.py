@@ -1,5 +1,5 @@
-"""The binding limit of a run, and, if no run keeps all limits, the least changes of limits with
-which one does."""
+"""The binding limit of a run; if no run keeps all limits, the smallest changes of limits with which
+one does."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from planner.sizing.sizing_search import SizedDevice, SizedRun, layout_question_
 from profiles.errors import InputError
 from profiles.units import format_bytes, format_days, format_time, format_usd
 
-# Multiple of the allowed nodes that is searched if the allowed ones keep no limit.
+# With no answer, this multiple of the allowed nodes is searched.
 _ROOM = 4
 Search = Callable[[SizeQuestion], tuple[SizedDevice, ...]]
 """The best run of every type of device of a question."""
 
 
 def binding_limit(question: SizeQuestion, best: SizedRun, others: Sequence[SizedRun]) -> str:
-    """The limit that binds the best run, as text.
+    """The limit that restricts the best run, as text.
 
-    others  runs with other nodes, without limits: a better one shows the binding limit
+    others  runs on other numbers of nodes, without limits: a better one shows the binding limit
     """
     said = []
     if question.minimise == TOKENS:
@@ -100,8 +100,8 @@ def _figure(question: SizeQuestion, run: SizedRun) -> float:
 
 
 def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, ...]:
-    """The least change of each limit with which there is an answer, with the others kept; if there
-    is none, without the others."""
+    """The smallest change of each limit with which there is an answer, while the other limits are
+    kept; if there is none, without the others."""
     if question.minimise == TOKENS:
         return ()
     found = []
@@ -135,7 +135,7 @@ def relaxations_of(question: SizeQuestion, search: Search) -> tuple[Relaxation, 
 
 
 def _neighbors(question: SizeQuestion) -> Iterator[Neighbor[SizeQuestion]]:
-    """More nodes; each limit dropped, with and without the other."""
+    """More nodes; each limit dropped, with and without the other limit."""
     choices = tuple(
         replace(choice, most=_ROOM * choice.most if choice.cluster is None else choice.most)
         for choice in question.choices

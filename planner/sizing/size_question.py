@@ -27,14 +27,15 @@ class DeviceChoice:
     """Devices of one type that may be rented.
 
     asked, device  name in the request, and in the catalog
-    node_devices   rented together: a node, a rack
-    widths         devices of each node that a layout may use: all of them, or a rack without its
-                   last trays
+    node_devices   devices rented together: a node, a rack
+    widths         numbers of devices per node that a layout may use: all of them, or a rack without
+                   its last trays
     fewest, most   nodes
     usd_per_hour   of one device, None without a price
     price_words    provider, kind and age of the price
     network        a link of the catalog between nodes, one card per device; "" for the usual one
-    cluster        of a cluster file, whose levels also apply to fewer nodes; None for the usual one
+    cluster        from a cluster file, whose levels also apply to fewer nodes; None for the usual
+                   one
     preferred      frameworks in groups: a group is searched only if no earlier one has an answer;
                    () searches all frameworks at once
     """
@@ -77,8 +78,8 @@ class SizeQuestion:
     """The search problem of `size`.
 
     tokens       of the whole run; None: as many as deadline and budget allow
-    deadline_s   seconds from start to end, including failures
-    budget_usd   dollars; both None for no limit
+    deadline_s   seconds from start to end, including failures; None for no limit
+    budget_usd   dollars; None for no limit
     confidence   probability (0 to 1) with which each limit must be kept
     minimise     one of MINIMISED; TOKENS if tokens are unknown
     batches      sequences per step to choose from
@@ -136,7 +137,8 @@ class SizeQuestion:
 
     @property
     def flop_per_token(self) -> float:
-        """Model FLOPs (simulator/mfu.py), with attention within documents if they are packed."""
+        """Model FLOPs per token (simulator/mfu.py); if documents are packed, attention counts
+        within them."""
         mean = mean_document_length(self.options.documents, self.seq_len)
         length = attended_length(self.seq_len, mean)
         return model_flop_per_token(self.model, length, adapters=bool(self.lora_rank))

@@ -99,7 +99,7 @@ def compared(
     question: SizeQuestion, answer: SizeAnswer, solver: LayoutSolver, *, seed: int, runs: int
 ) -> SizeAnswer:
     """The answer with the best run of each other compared framework on the devices of the best one,
-    in order of preference; none if the request names its frameworks."""
+    in order of preference. Unchanged if the request names its frameworks."""
     if answer.best is None:
         return answer
     best, every = answer.best.run, []
@@ -116,8 +116,8 @@ def compared(
 
 
 def explained(question: SizeQuestion, answer: SizeAnswer, solver: LayoutSolver) -> SizeAnswer:
-    """The answer with its Pareto front, the binding limit, and the gains of one more node, dollar,
-    GB/s, GiB and point of MFU."""
+    """The answer with its Pareto front, the binding limit, and the effects of one more node,
+    dollar, GB/s, GiB and point of MFU."""
     if answer.best is None:
         return answer
     best = answer.best.run
@@ -134,7 +134,7 @@ def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
     """Assumptions of the best run's prediction."""
     _, context = context_of(question_of_run(question, best))
     risk = f"a layout may run out of memory with a probability of {question.fit_risk:.0%}"
-    # A network is changed by its own flag here.
+    # The network is changed by another flag here (--network).
     said = [
         each.replace("--on names a cluster file to change it", "--network")
         for each in context.assumptions
@@ -143,8 +143,8 @@ def _assumed(question: SizeQuestion, best: SizedRun) -> tuple[str, ...]:
 
 
 def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tuple[str, str], ...]:
-    """The device types without an answer: the reason of the first framework, or that no number of
-    nodes keeps the limits."""
+    """The device types without an answer, with the reason of the first framework, or that no number
+    of nodes keeps the limits."""
     limited = question.deadline_s is not None or question.budget_usd is not None
     none = "no number of its nodes keeps the limits" if limited else "too little memory"
     said = []
@@ -157,24 +157,24 @@ def _refused(question: SizeQuestion, found: tuple[SizedDevice, ...]) -> tuple[tu
 
 
 _GIB = 2**30
-# More of each: GiB of a device; of the rate between nodes and of the dollars these shares.
+# Increments: GiB per device; as fractions, of the rate between nodes and of the dollars.
 _MORE_GIB, _MORE_RATE, _MORE_USD = 8, 0.1, 0.05
-# More nodes are tried as these fractions of the current number, and more dollars on up to twice as
-# many.
+# More nodes are tried as these fractions of the current number; more dollars on up to twice the
+# nodes.
 _MORE_NODES = (8, 4, 2)
 
 
 def gains_of(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> tuple[Gain, ...]:
-    """The gains that could be computed within the time limit."""
+    """The effects that could be computed within the time limit."""
     asked = question_of_run(question, best)
 
     def times_as_long(change: str, times: float) -> Gain:
-        """The run on the same nodes with steps longer by a factor."""
+        """Effect on the best run, on the same nodes, if its steps take `times` as long."""
         usd = best.usd * times if best.usd is not None else None
         return Gain(change=change, days=best.hours / 24.0 * times, usd=usd)
 
     def step(change: str, layout: PricedLayout | None) -> list[Gain]:
-        """The run on the same nodes with another step time."""
+        """Effect on the best run, on the same nodes, if it had this layout's step time."""
         if layout is None:
             return []
         return [times_as_long(change, layout.step_time_s / best.layout.step_time_s - 1.0)]
@@ -207,8 +207,8 @@ def gains_of(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> tu
 
 
 def _more_nodes(question: SizeQuestion, best: SizedRun, solver: LayoutSolver) -> list[Gain]:
-    """The gain of one more node; if that would be idle, of the fewest of an eighth, a quarter and a
-    half more that would not."""
+    """The effect of one more node. If that node would be idle: of the fewest additional nodes,
+    among an eighth, a quarter and a half of the current number, that would not be."""
     for extra in sorted({1, *(max(1, best.nodes // part) for part in _MORE_NODES)}):
         found = at_nodes(question, best, best.nodes + extra, solver)
         if found is None:
@@ -254,7 +254,7 @@ def _with_more_dollars(
     return sized_run(free, choice, goal, best.stack, layout, value, best.width)
 
 
-# Numbers of nodes that are looked at, as multiples of the best's.
+# Numbers of nodes to compare, as multiples of the best number.
 _TIMES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 
 
@@ -279,8 +279,8 @@ def at_nodes(
 def runs_to_compare(
     question: SizeQuestion, done: Sequence[SizedRun], solver: LayoutSolver
 ) -> tuple[SizedRun, ...]:
-    """The best of every device type (`done`, least value first), and the fastest on fewer and more
-    nodes of the best one, without limits."""
+    """The best run of every device type (`done`, lowest value first), and the fastest on fewer and
+    more nodes of the best type, without limits."""
     runs, best = list(done), done[0]
     for times in _TIMES:
         nodes = round(best.nodes * times)

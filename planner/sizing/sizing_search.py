@@ -1,10 +1,11 @@
 """`size_device`: the best number of nodes, layout, framework and batch for a device type.
 
-One search over layouts (planner/layout/layout_search.py) with the whole run as its goal answers for
+One search over layouts (planner/layout/layout_search.py) with the whole run as its goal covers
 every number of nodes at once (run_goal.py). The frameworks and batches of a device are searched one
-after the other and share the best value found, so that most are discarded by their bounds alone. Of
-equal values the first one found stays. `solve_text` is the same search as text in, text out, for
-worker processes (planner/batch/local_workers.py): equal texts give equal texts but for time limits.
+after the other and share the best value so far, so that most layouts are discarded by their bounds.
+Ties are broken by order: the first one stays. `solve_text` is the same search from text to text,
+for worker processes (planner/batch/local_workers.py): equal texts give equal texts, unless a time
+limit ends it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class SizedDevice:
     """Result of the search for one device type.
 
     best     None if nothing keeps the limits
-    bound    lower bound on the value of its runs, None without any run
+    bound    lower bound on the value of its runs; None if there are no runs
     refused  frameworks without a layout, with reasons
     """
 
@@ -89,7 +90,7 @@ class SizedDevice:
 
 
 def size_device(question: SizeQuestion, choice: DeviceChoice, solver: LayoutSolver) -> SizedDevice:
-    """The best run on devices of one type, of the first group of frameworks that has one."""
+    """The best run on devices of one type, for the first group of frameworks that has a run."""
     considered, refused = 0, list[tuple[str, str]]()
     for stacks in question.stack_groups(choice):
         found = _size_with(question, choice, stacks, solver)
@@ -127,7 +128,7 @@ def _size_with(
             run = sized_run(question, choice, goal, stack.name, layout, value, width)
             search.offer(None, (value,), run)
 
-    # Each may have any value: they are searched in their order.
+    # Each may have any value: they are searched in this order.
     ways = itertools.product(stacks, choice.widths, question.batches)
     search.explore([(-math.inf, number, way) for number, way in enumerate(ways)], opened)
     return SizedDevice(
@@ -142,7 +143,7 @@ def _size_with(
 
 @functools.lru_cache(maxsize=64)
 def stretch_of(question: SizeQuestion, choice: DeviceChoice, stack: StackChoice) -> RunStretch:
-    """Wall time of the whole run over the steady steps of its tokens.
+    """Wall time of the whole run over the steady step time of its tokens.
 
     The bound of a step has no layout, so its interval is the wider of two plain layouts of the
     framework on this many nodes: all devices data-parallel, and tensor and expert parallelism that
@@ -206,8 +207,8 @@ def goal_of(
         node_devices=choice.node_devices,
         fewest=choice.fewest,
         most=choice.most,
-        # Of unknown tokens the value is the share of the limits that one step takes, so that
-        # batches of several sizes compare by the tokens of a step.
+        # If tokens are unknown, the value is the share of the limits that one step takes, divided
+        # by its tokens, so that batches can be compared.
         steps=1.0 / per_step if question.tokens is None else math.ceil(question.tokens / per_step),
         stretch=stretch_of(question, choice, stack),
         usd=choice.usd_per_hour.value if choice.usd_per_hour is not None else None,
@@ -224,7 +225,7 @@ def goal_of(
 
 @functools.lru_cache(maxsize=64)
 def spare_nodes(device: str, node_devices: int, most: int, inputs: ReliabilityInputs) -> Array:
-    """[nodes] spare nodes by nodes of the run, from 0 to `most`: those of the inputs, or as many as
+    """[nodes] spare nodes by nodes of the run, from 0 to `most`: the given number, or as many as
     cost less than waiting for repairs."""
     if inputs.spare_nodes is not None:
         return np.full(most + 1, inputs.spare_nodes)
@@ -288,7 +289,7 @@ def _cluster(choice: DeviceChoice, width: int, nodes: int) -> Cluster:
 
 
 def first_nodes(cluster: Cluster, nodes: int) -> Cluster:
-    """The first nodes of a cluster of equal nodes, with the levels that join them."""
+    """The first nodes of a cluster of equal nodes, with the levels that connect them."""
     (group,) = cluster.groups
     devices = nodes * group.devices_per_node
     inside = [level for level in cluster.levels if level.domain_size < devices]
@@ -321,7 +322,7 @@ def sized_run(
     steps = tokens / per_step if question.minimise == TOKENS else goal.steps
     nodes = max(choice.fewest, nodes_of_run(layout.run))
     seconds, paid = np.asarray([layout.step_time_s]), np.asarray([nodes])
-    # The goal's steps are one where the tokens are sought.
+    # If tokens are unknown, the goal has one step.
     hours = goal.hours(paid, seconds) / goal.steps * steps
     usd = float(goal.dollars(paid, hours)[0])
     return SizedRun(
@@ -345,7 +346,7 @@ _FUNCTION = "planner.sizing.sizing_search:solve_text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeTask:
-    """One device type of a question; `end_s` on the machine's monotonic clock."""
+    """One device type of a question; `end_s` is on the machine's monotonic clock."""
 
     question: SizeQuestion
     choice: int

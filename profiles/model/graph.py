@@ -31,17 +31,17 @@ experts in one call, of batched products and of recurrences are made in the firs
 class ConvShape:
     """A convolution's kernel.
 
-    dims    spatial dimensions;  taps  elements of a kernel's window;  stride  the largest
+    dims, taps, stride    number of spatial dimensions, elements of a window, largest stride
     input_gradient  False in a backward with the weight gradient only
-    images  samples of the call. On a CPU torch has a slower kernel (3 to 5 times) for one volume
-            (32 channels on 24^3, torch 2.13, 2026-11-22), and computes a pointwise convolution of
-            fewer than 16 samples as one product per sample (use_mkldnn of one thread in
-            aten/src/ATen/native/Convolution.cpp): on 4 images of 2 x 2 pixels at a tenth of the
+    images  samples of the call. On a CPU, torch has a slower kernel (3 to 5 times) for a single
+            volume (32 channels on 24^3, torch 2.13, 2026-11-22). It computes a pointwise
+            convolution of fewer than 16 samples as one matmul per sample (use_mkldnn of one thread
+            in aten/src/ATen/native/Convolution.cpp): 4 images of 2 x 2 pixels at a tenth of the
             speed of 4 x 4
-    channels_last  layout of the input or the weight. On a CPU the backward of a depthwise 7 x 7 in
-            float32 then takes a quarter to two thirds of the time, a pointwise one in bfloat16 half
-            (15 shapes, one core, torch 2.13, 2026-11-23); dense ones differed by at most a third in
-            either direction and are not distinguished
+    channels_last  layout of the input or the weight. On a CPU, the backward of a depthwise 7 x 7 in
+                   float32 then takes a quarter to two thirds of the time, a pointwise one in
+                   bfloat16 half (15 shapes, one core, torch 2.13, 2026-11-23); dense ones differed
+                   by at most a third in either direction and are not distinguished
     """
 
     groups: int
@@ -213,10 +213,12 @@ class Parameter:
 
     sharded_dim  dimension split over tp, None if every tp rank has the whole weight
     tied_to      name in the whole model of an earlier parameter with the same storage, or ""
-    whole_name   name in the whole model, if the parameter is outside the block's entry
+    whole_name   name in the whole model, if its module is outside of the module with which the
+                 block begins
     summed       True if every tp rank has it whole, and its gradients are summed over tp
-    calls        if FSDP2 gathers it with a module that a pass calls several times: number of these
-                 calls in this block, and of those after whose backward it is freed
+    calls        None unless FSDP2 gathers it with a module that is called several times per pass;
+                 then the number of these calls in this block, and how many of them free the weight
+                 after their backward
     """
 
     name: str

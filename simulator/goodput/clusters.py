@@ -81,7 +81,8 @@ class Clusters:
 
     @property
     def slowing(self) -> Array:
-        """Training time, including slow hosts and evaluations, divided by time of steady steps."""
+        """Training time including slow hosts and evaluations, divided by the time of steady
+        steps."""
         return (1.0 + self.slow) / (1.0 - self.inputs.evaluation_share)
 
     @property

@@ -79,7 +79,7 @@ def cheapest_spares(loads: Array, nodes: Array) -> Array:
 
 
 def _waiting_shares(load: Load) -> Iterator[Load]:
-    """Waiting share for 0, 1, 2, ... spares, by the recursion of Erlang's B."""
+    """The waiting share for 0, 1, 2, ... spares, by the recursion of Erlang's B."""
     blocked, lines = load / (1 + load), 1
     while True:
         yield blocked
@@ -116,7 +116,7 @@ def expected(clusters: Clusters) -> ExpectedTime:
     lag_s = clusters.save_s - d
     mended_s = (1.0 - spot_share) * by_failure + spot_share * spot_s + lag_s
     working = np.expm1(np.minimum(rate * (t + d), _MOST)) / rate / t
-    # An interruption of either kind may strike before the last one is mended.
+    # An interruption of either kind may strike before the previous one is repaired.
     every = clusters.failure_rate + clusters.spot_rate
     mending = working * rate / every * np.expm1(np.minimum(every * mended_s, _MOST))
     # Spot capacity reclaimed after a save loses no work.

@@ -27,12 +27,13 @@ _USUAL_SCHEMA = "shardwright/reliability-defaults@1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByDevice:
-    """A figure of long runs, from published ones.
+    """A number for long runs, estimated from published ones.
 
-    middle   of all runs or clusters;  devices  middle by device type (prefix of its name)
-    spread   90 % of them are within this factor of the middle, or of the figure of the others
+    middle   median of all runs or clusters
+    devices  middle by device type (prefix of its name)
+    spread   90 % of runs or clusters are within this factor of the middle
     count    number of runs or clusters
-    error    mean absolute error of a run's figure from the other runs; 0 if it was not computed
+    error    mean absolute error of predicting a run's number from the other runs; 0 if not computed
     """
 
     middle: float
@@ -118,30 +119,33 @@ class ReliabilityInputs:
     """Properties of a cluster and of the operation of a run; seconds, bytes, shares (0 to 1).
 
     device_hours_per_failure   of a running job, between unexpected interruptions; None: the value
-                        of the device's type in `GoodputFile`
+                               of the device's type in `GoodputFile`
     failure_shares      share of the interruptions by class (`device`, `network`, `software`,
                         `host`); only broken hardware needs a spare
-    detection_s, restart_s   from a failure to its detection, and from there to the start of
-                        loading the last checkpoint;  recovery_spread  of both together
-    manual_share, manual_restart_s   share of failures that wait for a person; added seconds
+    detection_s, restart_s   from a failure to its detection, and from there to the start of loading
+                             the last checkpoint
+    recovery_spread     of the sum of both
+    manual_share, manual_restart_s   share of failures that wait for a person, and the additional
+                                     seconds
     checkpoint_bytes_per_parameter   weights, master weights and optimizer states
     write_bytes_per_s_per_device, read_bytes_per_s_per_device   storage bandwidth while all devices
-                        write or read; storage_write_bytes_per_s and storage_read_bytes_per_s,
-                        of the whole store, take precedence
-    checkpoint_blocking_share   share of a save that pauses training (1 for a synchronous save,
-                        less for an asynchronous one)
+                                                                write or read
+    storage_write_bytes_per_s, storage_read_bytes_per_s   of the whole store; take precedence
+    checkpoint_blocking_share   share of a save that pauses training (1 for a synchronous save, less
+                                for an asynchronous one)
     checkpoint_every_s  between saves; None: the optimal interval
     node_devices        devices that fail and are replaced together
     spare_nodes         ready to replace broken ones; None: always enough
     repair_s            until a broken node is a spare again
     spot_interruptions_per_device_hour   0 for capacity that cannot be reclaimed
-    spot_warning_s      notice before it is reclaimed;  spot_wait_s  until replacement is available
+    spot_warning_s      notice before it is reclaimed
+    spot_wait_s         until replacement is available
     slow_devices        share of all devices that slow their host, detected or not
     slow_by             share of its speed that a slow host loses
-    maintenance_device_hours   between planned interruptions; maintenance_s  until the restart
+    maintenance_device_hours, maintenance_s   between planned interruptions; until the restart
     evaluation_share    share of training time spent on evaluation
-    contingency, contingency_spread   factor on the whole time for other losses; None: the value
-                        of the device's type in `GoodputFile`
+    contingency, contingency_spread   factor on the whole time for other losses; None: the value of
+                                      the device's type in `GoodputFile`
     """
 
     device_hours_per_failure: float | None = None

@@ -41,10 +41,11 @@ class TimeToTrain:
     days_without_contingency   steady steps and known losses
     contingency          factor on those days
     productive_time      share of `days_without_contingency` spent in steps that are kept
-    parts                share of it lost, by cause; with productive_time's mean they add up to 1
-    interruptions        unexpected and spot;  failures_by_source  mean number of unexpected ones by
-                         class of cause
-    spare_nodes          needed to wait for a spare at most 1 % of the time
+    parts                share of these days that is lost, by cause; with productive_time's mean
+                         they add up to 1
+    interruptions        unexpected and spot
+    failures_by_source   mean number of unexpected ones by class of cause
+    spare_nodes          number for which the run waits for a spare at most 1 % of the time
     sorted_days          duration of each simulated run, shortest first
     """
 
@@ -214,7 +215,8 @@ def _mended(
     rate: Array,
     rng: np.random.Generator,
 ) -> tuple[Array, Array]:
-    """Seconds until training continues after this interruption, and seconds waiting for a spare."""
+    """Seconds from this interruption until training continues, and the part that waits for a
+    spare."""
     inputs, size = clusters.inputs, now.index.size
     each = _FIXED_SHARE + (1 - _FIXED_SHARE) * rng.standard_exponential(size)
     down = clusters.recovery_s[now.index] * each

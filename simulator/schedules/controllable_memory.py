@@ -113,8 +113,9 @@ class _Slots:
         head, tail = slice(0, self._first + 2 * _PERIOD), slice(self._last, length)
         if head.stop > tail.start:
             head = tail = slice(0, length)
-        # A move in the head does not change the memory of the tail: within two repeats the vacated
-        # slot takes the displaced W. So it is enough to count the part that contains the move.
+        # A move in the head does not change the memory of the tail: within two repeats, the
+        # displaced W runs in the vacated slot. So it is enough to count the part that contains the
+        # move.
         before = [_Held().through(cells[: tail.start]) for cells in self._cells]
         for action, slot in sorted(self._slot.items(), key=lambda item: item[1]):
             if slot < self._first:

@@ -10,12 +10,14 @@ from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, re
 
 
 def _held(p: int, m: int, v: int, *, ahead: int = 0) -> tuple[tuple[int, ...], ...]:
-    """Micro-batches in flight after a rank's last warm-up forward, when it keeps the most.
+    """Per rank: micro-batches of each stage when the rank keeps the most, after its last warm-up
+    forward.
 
-    1 + (p - 1) / (p v) times 1F1B's (Korthikanti et al., arXiv 2205.05198, section 4.2.3). Its
-    stages run p micro-batches each in turn. Among equal peaks the last one counts.
+    Their sum is 1 + (p - 1) / (p v) times that of 1F1B (Korthikanti et al., arXiv 2205.05198,
+    section 4.2.3). The rank's stages run p micro-batches each in turn. If the peak occurs several
+    times, the last one counts.
 
-    ahead  forwards before the first backward beyond interleaved 1F1B's
+    ahead  forwards before the first backward, in addition to those of interleaved 1F1B
     """
     peaks = []
     for rank in range(p):

@@ -121,7 +121,7 @@ def check_schedule(schedule: Schedule) -> None:
                 raise InputError(f"{action} is on rank {rank}, its stage is on rank {owner}")
             if action.microbatch not in allowed[action.stage]:
                 raise InputError(f"{action}: its stage does not run this micro-batch")
-            letter = action.kind.value.replace("I", "B")  # one backward of either kind
+            letter = action.kind.value.replace("I", "B")  # either kind of backward
             if (action.stage, letter, action.microbatch) in seen:
                 raise InputError(f"{action} is in the schedule twice")
             seen.add((action.stage, letter, action.microbatch))
@@ -222,7 +222,7 @@ def _executable_order(
     """The actions in the order of a simulation; `own` is an action of the same rank to wait for."""
     order: list[int] = []
     done = bytearray(len(actions) + 1)
-    done[-1] = True  # read by an action that waits for none
+    done[-1] = True  # read by actions that wait for no other
     position = [0, *ends[:-1]]
     moved = True
     while moved:
@@ -278,13 +278,13 @@ class ScheduleKind:
     stages_per_rank  required number; 0 for two or more, as given by the plan
     splits_backward  runs the gradients of inputs (I) and of weights (W) as separate actions
     copies           of the model (`Schedule.copies`)
-    pairs            overlaps a forward with a backward, so that all-to-alls of one hide under the
+    pairs            overlaps a forward with a backward, so that all-to-alls of one overlap with the
                      other's compute (DeepSeek-V3, arXiv 2412.19437, section 3.2.1, figure 4)
-    for_experts      exists for nothing but such pairs: searched where experts are spread over ranks
-                     and no layer is recomputed as a whole (Megatron-Core core_v0.14,
+    for_experts      exists only for such pairs: searched if experts are spread over ranks and no
+                     layer is fully recomputed (Megatron-Core core_v0.14,
                      core/transformer/transformer_config.py: overlap_moe_expert_parallel_comm)
     microbatches_per_rank   minimum number of micro-batches per rank
-    whole_rounds     needs a multiple of the number of ranks as micro-batches
+    whole_rounds     the number of micro-batches must be a multiple of the number of ranks
     even             needs even numbers of ranks and of micro-batches
     follows_durations  its order depends on the durations, so plan files cannot name it
     closed_form      its idle time is 1F1B's closed form; otherwise taken from the timeline
@@ -411,7 +411,7 @@ def pipeline_names() -> Sequence[str]:
     return _PIPELINES
 
 
-# By `ScheduleKind.stages_per_rank`: the words, and the fix of another number.
+# By `ScheduleKind.stages_per_rank`: the text, and the fix for another number.
 _STAGES = {
     0: ("two or more stages", "use --vpp 2"),
     1: ("one stage", "use --vpp 1, or interleaved"),

@@ -80,17 +80,19 @@ class GradientCheck:
 class Measurement:
     """Measured run of a plan.
 
-    step_wall_s   median over undisturbed steps; plan_hash  content hash of the plan
+    step_wall_s   median over undisturbed steps
+    plan_hash     content hash of the plan
     events        timeline of the median step (dp rank 0, tp rank 0)
     steps_without_finite_loss  number of steps with a nan or infinite loss: their times are valid,
-                  their training is not
+                               their training is not
     not_finite    first nan or infinite loss or gradient: step (from 1, including warm-up), rank and
                   module
     versions      torch, python, backend
-    compiled_units  number of units that torch.compile compiled; eager_units  paths of units that
-                  ran eagerly with --compile, and the reasons
+    compiled_units  number of units that torch.compile compiled
+    eager_units   paths of units that ran eagerly with --compile, and the reasons
     references_before, references_during, references_after   machine speed right before, between and
-                  after the steps, on all devices at once; none on accelerators
+                                                             after the steps, on all devices at
+                                                             once; none on accelerators
     """
 
     plan_hash: str

@@ -17,10 +17,11 @@ from profiles.model.figures.transformer import Transformer
 class Again:
     """Shares (0 to 1) of a layer's forward that run again.
 
-    matmul               matmuls that every token takes
-    routed               experts' matmuls and the layer's messages; None: as `matmul`
-    core, unfused_core   the attention core: fused, and with scores in memory (its softmax is freed)
-    passes               elementwise passes over activations
+    matmul               of the matmuls other than experts
+    routed               of experts' matmuls and the layer's messages; None: as `matmul`
+    core, unfused_core   of the attention core: fused, and with scores in memory (its softmax is
+                         freed)
+    passes               of the elementwise passes over activations
     """
 
     matmul: float = 0.0
@@ -34,7 +35,8 @@ class Again:
 class RecomputeKind:
     """A kind of recomputation.
 
-    frees   parts of a layer that are not kept;  again  recomputed shares, by model
+    frees   parts of a layer that are not kept
+    again   recomputed shares, by model
     latent  whether only latent attention has the freed parts; other models free nothing
     """
 
@@ -69,8 +71,8 @@ def _attention_module(model: Transformer) -> Again:
 
 
 def _up_projection(model: Transformer) -> Again:
-    """Share of the up projections of queries, keys and values in the matmuls that every token
-    takes. Nothing is sent again, and the rotation is not counted in the forward either."""
+    """The up projections of queries, keys and values, as a share of the matmuls other than experts.
+    No messages are repeated. The rotary embedding is ignored, as in the forward."""
     x = model.latent
     if x is None:
         return Again()
@@ -84,8 +86,9 @@ def _up_projection(model: Transformer) -> Again:
 
 
 def _every_second_matmul(model: Transformer) -> Again:
-    """Shares for key, output and up projection, three of a layer's seven matmuls. Without a gate
-    there are six matmuls, and no op needs the last one's output."""
+    """Shares for the key, output and up projections, three of a layer's seven matmuls. Without a
+    gate there are six matmuls, and the last one is not recomputed, because no op needs its
+    output."""
     query, key = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
     again = key + query + (model.ffn_size if model.gated else 0)
     every = 2 * query + 2 * key + (3 if model.gated else 2) * model.ffn_size

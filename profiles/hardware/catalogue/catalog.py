@@ -49,7 +49,7 @@ _PART = re.compile(rf"^(?:(\d+)x)?(?:(\d+)x)?({NAME_START}[\w.-]*)$")
 
 
 def scaled(number: Sourced, factor: float) -> Sourced:
-    """The number in other units."""
+    """The number in other units: value times `factor`."""
     return replace(number, value=number.value * factor)
 
 
@@ -76,7 +76,7 @@ def device_names() -> tuple[str, ...]:
 
 @functools.cache
 def _device_file(name: str) -> tuple[DeviceFile, DeviceVariant]:
-    """The file of a device, and the variant, by name."""
+    """The file of a device by name, and its variant."""
     normalized = re.sub(r"[\s_]+", "-", name.strip().lower())
     known = normalized in _aliases()
     variant = DeviceVariant(base=normalized) if known else variant_of(normalized)
@@ -220,9 +220,10 @@ def _group(part: str, text: str) -> tuple[NodeGroup, NodeDesign]:
 
 
 def _cloud_node(name: str) -> tuple[str, int, str, int]:
-    """Device, number of devices, network link and devices that share it, of a cloud's node or
-    slice: `p5.48xlarge` (data/instances.toml), `v5p-64` (v3, v4 and v5p are counted in cores, two a
-    chip; docs.cloud.google.com/tpu/docs). Other names are a device's, with 0 and no link."""
+    """A cloud's node or slice: its device, number of devices, network link, and devices that share
+    a link. Examples: `p5.48xlarge` (data/instances.toml), `v5p-64` (v3, v4 and v5p are counted in
+    cores, two per chip; docs.cloud.google.com/tpu/docs). Any other name is a device's, with 0 and
+    no link."""
     plain = re.sub(r"[\s_]+", "-", name).removeprefix("standard-")
     if (found := _SLICE.match(plain)) is not None:
         cores = 2 if found[1] in ("v3", "v4", "v5p") else 1
@@ -265,8 +266,9 @@ def _assembled(
 
 
 def _domain_size(per_node: int, total: int, design: NodeDesign) -> int:
-    """Number of devices joined by the inner link: those of a node or, if nodes are trays of a rack,
-    of as many trays as fit a rack and divide the cluster evenly, as schedulers place jobs."""
+    """Number of devices connected by the inner link: those of a node. If nodes are trays of a
+    rack: those of as many trays as fit in a rack and divide the cluster evenly, as schedulers
+    place jobs."""
     if per_node != design.host_devices:
         return per_node
     most = min(total, design.devices)

@@ -41,7 +41,7 @@ class Chip:
     """The limits of small and cached kernels in addition to peak and bandwidth.
 
     architecture  target of its kernels (`ga100`, `ga10x`, `hopper`), "" if unknown
-    processors    that run a kernel's blocks (NVIDIA: streaming multiprocessors)
+    processors    number of units that run a kernel's blocks (NVIDIA: streaming multiprocessors)
     cache_mib     of the last level
     float32_sums  rate of 16-bit products accumulated in float32 over those in float16 (half on
                   GeForce boards)
@@ -61,12 +61,12 @@ class Chip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relative:
-    """The measured device whose kernels are used for another device; all of it is assumed.
+    """The measured device whose kernels replace those of an unmeasured device. Assumed.
 
     Times are scaled by the data sheets' ratios of peak and memory bandwidth.
 
     attention_measured_on   another device for attention, if the relative's kernel does not match
-    sm_count   the device's number of processors, 0 to keep the relative's
+    sm_count      the device's number of processors, 0 to keep the relative's
     matmul_rate   share of the peak that its long matmuls reach, over the relative's share; the
                   source is in `reason`
     """
@@ -81,10 +81,10 @@ class Relative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRelative:
-    """The device whose measured collectives are used for another device, "" for formulas.
+    """The device whose measured collectives replace those of an unmeasured device; "" for formulas.
+    Assumed.
 
-    The time above the latency scales with the links' bandwidth times efficiency, the latency with
-    theirs. Assumed.
+    Latencies scale with the links' latencies, the rest of the time with bandwidth times efficiency.
     """
 
     measured_on: str
@@ -93,13 +93,13 @@ class CollectiveRelative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFile:
-    """A device file: all that is known of an accelerator.
+    """A device file: everything known about an accelerator.
 
-    memory_gib    as the device reports it (nvidia-smi's MiB / 1024), not the vendor's number
+    memory_gib    as reported by the device (nvidia-smi's MiB / 1024), not the vendor's number
     reserved_gib  the part that a framework cannot use: driver, context, kernels, NCCL
     efficiency_of   the device whose fitted coefficients are used, "" for its own
-    kernels, collectives   of another device; required if the device has no measured ones
-    chip          None to take that of `efficiency_of`
+    kernels, collectives   relatives; required if the device has no measured ones
+    chip          None for the chip of `efficiency_of`
     """
 
     name: str

@@ -1,8 +1,9 @@
-"""A cluster: groups of equal nodes, and the levels of interconnect that join their devices.
+"""A cluster: groups of equal nodes, and the levels of interconnect between their devices.
 
-Devices are numbered like ranks: node by node, in the order of the groups. A level joins domains of
-`domain_size` consecutive devices by its link (8 on NVLink in a node, 72 in an NVL72 rack, all of
-them over the spine). Traffic between two devices uses the first level with both in one domain.
+Devices are numbered like ranks: node by node, in the order of the groups. A level connects the
+devices of a domain, `domain_size` consecutive devices, by its link (8 on NVLink in a node, 72 in an
+NVL72 rack, all of them over the spine). Traffic between two devices uses the first level with both
+in one domain.
 """
 
 from __future__ import annotations

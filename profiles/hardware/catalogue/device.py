@@ -83,13 +83,13 @@ cores, torch 2.13, float32, 2026-11-23)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvPoint:
-    """A measured convolution (median) as its equivalent product, or a recurrent layer as the
-    product of one position.
+    """A measured convolution (median) as its equivalent matmul, or a recurrent layer as the matmul
+    of one position.
 
-    kind   as ConvShape.kind, or as RECURRENCES (graph.py)
+    kind   as ConvShape.kind, or one of RECURRENCES (graph.py)
     phase  backward: the gradients of input and weight; WEIGHT_PASS: that of the weight only
-    rows, channels, patch   m, n, k of the product
-    images  samples of its rows; 1 in files before 2026-11-22
+    rows, channels, patch   m, n, k of the matmul
+    images  number of samples; 1 in files before 2026-11-22
     stride  the largest; 1 in files before 2026-11-24
     """
 
@@ -143,10 +143,11 @@ class StepOverhead:
     slowest    wall seconds of the slowest device's forwards and backwards, including waiting for a
                core, over the mean of all devices' CPU seconds
     outside    the part of `slowest` - 1 that is common to all devices: mean wall over CPU seconds,
-               less 1; None in files without it
+               minus 1; None in files without it
     work_s     mean CPU seconds of a device's forwards and backwards in those steps
-    meeting_s  per step: its time minus the slowest device's forwards and backwards, the code in
-               between, the shortest gradient exchange of a device and the optimizer
+    meeting_s  synchronization per step: step time minus the slowest device's forwards and
+               backwards, the code between them, the shortest gradient exchange of a device and the
+               optimizer
     """
 
     forward_s: float
@@ -232,10 +233,11 @@ class Device:
 
     peak_flop_per_s   dense peak per data type (keys are torch names: `bfloat16`, `float8_e4m3fn`;
                       `float32` is torch's default, `tf32` uses its tensor cores)
-    memory_bytes      as the device reports it; reserved_bytes cannot be used by a framework
-    memory_bandwidth_bytes_per_s   datasheet peak of the main memory
+    memory_bytes      as reported by the device
+    reserved_bytes    part of the memory that a framework cannot use
+    memory_bandwidth_bytes_per_s   data sheet's peak of the main memory
     power_w           board power under training load or the vendor's limit
-    launch_s          host time per kernel launch: the floor under every op
+    launch_s          host time per kernel launch: lower bound on the time of every op
     efficiency_of     name of the device whose measured utilization is used, or ""
     """
 
@@ -295,7 +297,8 @@ class Device:
         return self.peak_flop_per_s[dtype]
 
     def peak_or_twins(self, dtype: str) -> Sourced:
-        """`peak` for a torch type; a peak listed for one of bfloat16 and float16 holds for both."""
+        """`peak` for a torch type; a peak listed for one of bfloat16 and float16 is used for
+        both."""
         twin = twin_type(dtype)
         listed = dtype in self.peak_flop_per_s or twin not in self.peak_flop_per_s
         return self.peak(dtype if listed else twin)

@@ -32,8 +32,12 @@ _VARIANT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceVariant:
-    """The parts of a variant's name: `base` device, number of equal parts of which it is one (1 for
-    a whole device), gigabytes and watts (0: the device's)."""
+    """The parts of a variant's name.
+
+    base   the device
+    share  number of equal parts of which the variant is one (1 for a whole device)
+    gigabytes, watts   0: the device's
+    """
 
     base: str
     share: int = 1
@@ -72,7 +76,7 @@ class DeviceVariant:
         return found if self.share == 1 else _shared(found, self.share)
 
     def design_of(self, design: NodeDesign) -> NodeDesign:
-        """The usual node, whose devices are `share` times as many; they share links and cards."""
+        """The usual node with `share` times as many devices, which share its links and cards."""
         return replace(
             design,
             devices=design.devices * self.share,

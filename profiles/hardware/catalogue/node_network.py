@@ -69,7 +69,8 @@ def network_over(link: Link, cards: float, *, source: str, assumed: bool = False
 
 @functools.cache
 def usual_network(device: str, node_devices: int) -> NodeNetwork:
-    """The device's usual outer link: one card per device, or per `outer_shared_by` devices."""
+    """The device's usual link between nodes: one card per device, or per `outer_shared_by`
+    devices."""
     name = get_device(device).name
     design = node_design(name)
     cards = max(1, node_devices // design.outer_shared_by)

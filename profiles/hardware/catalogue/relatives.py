@@ -1,4 +1,5 @@
-"""A device's chip, and the devices whose measured kernels and collectives replace missing ones.
+"""A device's chip, and its relatives: devices whose measured kernels or collectives replace missing
+ones.
 
 All of it is in the device's file (data/devices).
 """
@@ -50,8 +51,8 @@ def matmul_rate_of(device_name: str) -> float:
 
 
 def relative_of(device_name: str) -> Relative:
-    """The device whose kernels are used for a device without measured ones; of a variant
-    (device_variant.py) the base device. Raises InputError if its file names none."""
+    """The device whose kernels are used for a device without measured ones; for a variant
+    (device_variant.py) the base device. Raises InputError if the file names none."""
     base = base_of(device_name)
     if base != device_name:
         # The base device's kernels, or those of its relative.

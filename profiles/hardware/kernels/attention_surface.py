@@ -2,14 +2,14 @@
 
     t = exp(correction) (launch + (t_math^p + t_memory^p)^(1/p) + t_cache)
 
-Symbols: b batch, s length, h heads, g key-value heads, d head size, S streaming multiprocessors,
-R the rate reached (flop/s), B the memory bandwidth reached (bytes/s), e bytes per element.
+Symbols: b batch, s length, h heads, g key-value heads, d head size, S streaming multiprocessors, R
+the rate reached (flop/s), B the memory bandwidth reached (bytes/s), e bytes per element.
 
-    t_math    4 u d (R/S)^-1 max(W (a + k0), l + k0): blocks of u = 128 queries, each of which meets
-              a keys on average and l at most, in W waves; W = q ceil(x) + (1 - q) max(1, x) of
-              x = b h ceil(s / u) / S. The two products of a block with a keys are 4 u a d flop
-              (FlashAttention-2, arXiv 2307.08691, section 3); k0 is a block's start-up in keys.
-              Causal: the i-th block meets (i + 1) u keys, at most w + u with a window of w.
+    t_math    4 u d (R/S)^-1 max(W (a + k0), l + k0): blocks of u = 128 queries, each with a mean of
+              a keys and at most l keys, in W waves; W = q ceil(x) + (1 - q) max(1, x) with x = b h
+              ceil(s / u) / S. The two matmuls of a block with a keys are 4 u a d flop
+              (FlashAttention-2, arXiv 2307.08691, section 3); k0 is a block's start-up time in
+              keys. Causal: the i-th block has (i + 1) u keys, at most w + u with a window of w
     t_memory  e d b s (2 h + 2 g) / B: queries, keys and values read, the output written
     t_cache   2 d b s g (2 + e) / B_0: only in inference, storing keys and values in a paged cache
               (read at 2 bytes, written at e)
@@ -61,7 +61,8 @@ class AttentionTable(KernelTable):
 class AttentionShapes:
     """Calls of attention as arrays of one length.
 
-    causal   False: every query meets every key; window counts for causal calls only, 0 = none
+    causal   False: every query has every key
+    window   for causal calls only, 0 = none
     """
 
     batch: Array
@@ -74,8 +75,8 @@ class AttentionShapes:
 
     @property
     def pairs(self) -> Array:
-        """Computed query-key pairs per head: s (s + 1) / 2 causal, s^2 full; in a window of w keys
-        query i (from 0) has min(i + 1, w)."""
+        """Query-key pairs computed per head: s (s + 1) / 2 causal, s^2 full; with a window of w
+        keys, query i (from 0) has min(i + 1, w) keys."""
         if not self.causal:
             return self.seq * self.seq
         width = np.minimum(self.seq, self.window) if self.window > 0 else self.seq
@@ -159,7 +160,7 @@ def _math_time_s(table: AttentionTable, sm_count: int, shapes: AttentionShapes) 
 
 
 def _keys_met(blocks: Array, shapes: AttentionShapes) -> tuple[Array, Array]:
-    """Keys per block of queries, on average and at most, in whole blocks."""
+    """Keys per block of queries, in whole blocks: (mean, maximum)."""
     if not shapes.causal:
         return blocks * BLOCK, blocks * BLOCK
     if shapes.window <= 0:
@@ -186,7 +187,7 @@ _RATIO_64 = (0.79, 0.93, 0.92, 0.95, 0.95, 0.95)
 _RATIO_128 = (0.68, 0.74, 0.80, 0.84, 0.86, 0.87)
 # Rate at head size 64 over that at 128 (same figures, causal, median over the lengths):
 # FlashAttention-3 0.72, FlashAttention-2 0.88. The first is assumed for Hopper and later, whose
-# kernels are bound by the exponentials, of which there are as many at size 64 as at 128.
+# kernels are limited by the exponentials, which are equally many at sizes 64 and 128.
 _HEAD_RATE = {"a100-sxm-80gb": 0.88, "l40s": 0.88, "rtx-pro-6000": 0.88}
 _HEAD_RATE_ELSE = 0.72
 # At 256 over 128 where only 128 was measured: FlashAttention-3, same figure, median 1.03.
@@ -246,8 +247,8 @@ class AttentionSurface(KernelSurface):
 
 
 def backward_ratio(seq: ArrayLike, head_dim: int) -> Array:
-    """Rate of the backward pass (which recomputes the scores and has BACKWARD_FLOP times the work)
-    over the forward's: 0.68 to 0.95 (assumed).
+    """Rate of the backward pass over that of the forward: 0.68 to 0.95 (assumed). The backward
+    recomputes the scores and has BACKWARD_FLOP times the work.
 
     Linear in log2 of length and head size between the published points, constant outside.
     """

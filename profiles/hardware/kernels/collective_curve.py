@@ -114,10 +114,10 @@ class CollectiveCurves:
     link           name of the measured link in the catalog
     shared_medium  boards share the path (PCI Express through the host): concurrent groups take as
                    long as one group of all their devices
-    held_out       errors on rows left out, by operation and size (`where`); splits: `sizes` (every
-                   third size left out), `groups` (the middle group size from its neighbours),
-                   `largest-group` (the largest one from the smaller), `other-source` (rows of
-                   other publications: above 512 MiB, and five to seven devices)
+    held_out       errors on held-out rows, by operation and size (`where`) and split: `sizes`
+                   (every third size left out), `groups` (the middle group size, predicted from its
+                   neighbors), `largest-group` (the largest one, from the smaller), `other-source`
+                   (rows of other publications: above 512 MiB, and five to seven devices)
     """
 
     device: str

@@ -59,8 +59,8 @@ _CHUNK = 16384
 class GemmTable(KernelTable):
     """The fitted surface of one data type; symbols as in the module's docstring.
 
-    rate_flop_per_s        R, of 128x256 tiles; tile_rate has e_uv of 128x128 and of 64x64, that
-                           of 128x64 is their geometric mean
+    rate_flop_per_s        R, of 128x256 tiles
+    tile_rate              e_uv of 128x128 and of 64x64; that of 128x64 is their geometric mean
     start_steps            k0
     bandwidth_bytes_per_s  B; may exceed the memory's if inputs were in the L2 cache
     quantise_bytes_per_s   B_0 / passes, 0 if the rows include no quantization

@@ -27,10 +27,11 @@ class Offer:
     """A price of one kind.
 
     region   the provider's name of it; empty if the price list has none
-    kind     one of KINDS; `reserved` is guaranteed capacity, `committed` a discount for promised
-             use
+    kind     one of KINDS; `reserved` is guaranteed capacity, `committed` a discount for a
+             commitment
     device   canonical name in the catalog
-    date     ISO day of the source;  address  of the source
+    date     ISO day of the source
+    address  of the source
     instance the provider's name of the rented instance
 
     Raises InputError for an invalid price or date, UnknownNameError for another kind.

@@ -53,10 +53,13 @@ class OwningFile:
 class Owning:
     """Costs of one owned device.
 
-    purchase_usd   with its share of the server;  network_share  additional share of the purchase
-    depreciation_years   of linear depreciation;  residual_share  of the purchase, its value then
+    purchase_usd   including its share of the server
+    network_share  of the purchase, in addition to it
+    depreciation_years   of linear depreciation
+    residual_share  of the purchase: value after these years
     hosting_usd_per_kw_month   per kilowatt of the device's maximum power, in use or not
-    power_usd_per_kwh   of the site's power;  staff_usd_per_year  per device
+    power_usd_per_kwh   of the site's power
+    staff_usd_per_year  per device
 
     Raises InputError for negative values, and for zero years of depreciation.
     """

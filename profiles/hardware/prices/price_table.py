@@ -20,7 +20,7 @@ from profiles.units import format_usd
 
 STALE_DAYS = 90
 """Age in days from which an offer counts as outdated."""
-_NAMED = 3  # most providers that are listed by name
+_NAMED = 3  # maximum number of providers that are listed by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ def price_or_relatives(
 
 
 def kinds_of(device_name: str, offers: Iterable[Offer] | None = None) -> tuple[str, ...]:
-    """The kinds of price with an offer of a device or of the same chip."""
+    """The kinds of price for which the device or the same chip has an offer."""
     listed = tuple(shipped_offers() if offers is None else offers)
     return tuple(kind for kind in KINDS if price_or_relatives(device_name, kind, listed))
 
@@ -180,7 +180,7 @@ def _share(device_name: str) -> int:
 
 
 def _cheapest_by_provider(offers: Iterable[Offer]) -> tuple[Offer, ...]:
-    """The cheapest offer of each provider (of equal ones the newest), cheapest first."""
+    """The cheapest offer of each provider, cheapest first; ties are broken by the newest date."""
     newest_first = sorted(offers, key=lambda o: (o.date, o.region, o.instance), reverse=True)
     best: dict[str, Offer] = {}
     for offer in sorted(newest_first, key=lambda o: o.usd_per_device_hour):

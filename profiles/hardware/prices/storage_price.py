@@ -48,8 +48,9 @@ class StoragePrice:
 class OwnStorage:
     """[storage] of a price file; None means the default of `size`.
 
-    dataset_gib   of the tokenized dataset;  checkpoints_kept  at a time
-    egress_gib    at the end of the run
+    dataset_gib       of the tokenized dataset
+    checkpoints_kept  at a time
+    egress_gib        at the end of the run
     """
 
     provider: str

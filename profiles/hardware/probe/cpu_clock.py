@@ -24,11 +24,11 @@ import numpy as np
 
 from profiles.errors import InputError
 
-# The allowed error of a prediction (6 %) less the spread of undisturbed samples (about 1 %): a
-# longer delay can by itself make a correct prediction look wrong.
+# The allowed error of a prediction (6 %) minus the spread of undisturbed samples (about 1 %): a
+# longer delay alone can make a correct prediction look wrong.
 DELAY_LIMIT = 0.05
 
-# With fewer samples the median is the luck of one of them.
+# With fewer samples, the median depends on a single one.
 _MIN_UNDISTURBED = 3
 
 
@@ -69,8 +69,9 @@ class Summary:
 
     time_s     median of the used samples
     spread     half the distance between their 5 % and 95 % quantiles, relative to the median
-    count      used samples; discarded  samples left out as disturbed
-    disturbed  True if too few samples were undisturbed: then time_s is from the least delayed half
+    count      number of used samples
+    discarded  number of disturbed samples that were left out
+    disturbed  True if too few samples were undisturbed: time_s is then from the least delayed half
     """
 
     time_s: float

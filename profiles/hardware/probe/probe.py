@@ -261,7 +261,8 @@ def _device(
     name: str,
     fingerprint: Mapping[str, str],
 ) -> Device:
-    """One device: the machine's own figures, the measured points, and the rates from them."""
+    """One device: the machine's own properties, the measured points, and rates computed from
+    these."""
     date = measurements.date
     machines = [answer.machine for answer in answers]
     gpu, power_limit_w = bool(machines[0].name), machines[0].power_w

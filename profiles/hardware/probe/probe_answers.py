@@ -48,7 +48,7 @@ class RankAnswer:
     """The measurements of one rank.
 
     samples     per case, in the order of the cases; none for a case without this rank
-    before      reference kernels before the cases;  references  after them; none on a GPU
+    before, references   reference kernels before and after the cases; none on a GPU
     rounds      seconds of a reference kernel in rounds that all ranks begin together, per window
     """
 
@@ -107,8 +107,8 @@ _KERNEL_OF |= dict.fromkeys(("memory", "aten", "bandwidth"), "memory")
 def at_one_speed(parts: Sequence[RankAnswer], families: Sequence[str]) -> RankAnswer:
     """The answer of one rank to all cases, scaled to one machine speed.
 
-    parts     its answers to the parts, in their order; a GPU's have no references and stay as
-              they are
+    parts     its answers to the parts, in their order; those of a GPU have no references and are
+              not scaled
     families  of the cases, in their order
 
     References are the median over the parts; host times are those of the last part, scaled.

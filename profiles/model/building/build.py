@@ -28,7 +28,7 @@ from profiles.model.loaders import ModelSpec, need_to_build, position_count
 
 
 def stated_tokens(name: str, *values: Any) -> int | None:
-    """The first value that is not None; raises ModelError if it is no count."""
+    """The first of `values` that is not None; raises ModelError if it is not a positive integer."""
     found = next((one for one in values if one is not None), None)
     if found is None:
         return None
@@ -195,9 +195,10 @@ def _from_factory(
 
 
 def _call_of(module: nn.Module, inputs: Any) -> tuple[Callable[..., Any], tuple[Tensor, ...]]:
-    """The call of a module on the tensors in a factory's inputs, and these tensors.
+    """How to call a module on the tensors of a factory's inputs, and these tensors.
 
-    A dictionary has arguments by name; it is the only argument if the forward has no such names.
+    A dictionary has arguments by name, or is the only argument if the forward has no arguments of
+    these names.
     """
     named = isinstance(inputs, dict)
     if named:
@@ -444,7 +445,7 @@ def _config_and_class(spec: ModelSpec) -> tuple[Any, Any]:
 
 
 def _decoded(value: Any) -> Any:
-    """The values with numbers that transformers writes as `{"__float__": "Infinity"}`."""
+    """The value, with transformers' `{"__float__": "Infinity"}` as numbers."""
     if isinstance(value, Mapping):
         if set(value) == {"__float__"}:
             return float(value["__float__"])
@@ -460,7 +461,7 @@ def _quiet_transformers() -> None:
 
 
 def _only_class(file: Any, end: str) -> Any:
-    """The one class of a module whose name ends so, or None."""
+    """The only class of a module whose name has this ending, or None."""
     names = [name for name in getattr(file, "__all__", ()) if name.endswith(end)]
     return getattr(file, names[0]) if len(names) == 1 else None
 

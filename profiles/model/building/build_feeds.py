@@ -78,7 +78,8 @@ def feed_of(module: nn.Module, config: Any, family: str, feed: Feed) -> Fed:
 
 
 def _words(call: Call, loss_fn: Loss, labels: str = "") -> Task:
-    """Per-word labels: the words, or classes as many as the configuration's `labels`."""
+    """The task with one label per token: the tokens, or one of the configuration's `labels`
+    classes."""
 
     def fed(module: nn.Module, config: Any, feed: Feed) -> Fed:
         words = feed.tokens(config.vocab_size, feed.length)
@@ -167,8 +168,8 @@ def _images(config: Any, feed: Feed) -> Tensor:
 
 
 def _sound(config: Any, feed: Feed) -> Tensor:
-    """A spectrogram of the model's length, or as many samples as the model's convolutions reduce to
-    `length` positions."""
+    """A spectrogram of the model's length, or as many audio samples as the model's convolutions
+    reduce to `length` positions."""
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         return feed.noise(config.max_length, config.num_mel_bins)
     samples = feed.length

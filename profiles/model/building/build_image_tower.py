@@ -34,7 +34,7 @@ def image_size(config: Any, default: int = _IMAGENET_SIZE) -> tuple[int, int]:
 
 
 class ImageTower:
-    """A tower that is given pixels; other towers are classes below.
+    """A tower with pixels as input; other towers are the classes below.
 
     shape  of the input of one image
     """
@@ -98,8 +98,8 @@ _FRAMES_ALONE = "qwen"
 
 
 class _OfPatches(ImageTower):
-    """A tower whose inputs are all images' patches in a row, and their grids (Qwen-VL, GLM-V,
-    Kimi)."""
+    """A tower whose inputs are the patches of all images in sequence, and their grids (Qwen-VL,
+    GLM-V, Kimi)."""
 
     def __init__(self, core: Any) -> None:
         super().__init__(core)
@@ -130,9 +130,9 @@ class _OfPatches(ImageTower):
 
 
 def _attend_in_equal_parts(config: Any) -> None:
-    """Let the tower's layers attend within images, or windows, in one call. Without flash-attn,
-    transformers has a call for each: for a micro-batch of two, thirty in each layer of Qwen2.5-VL.
-    """
+    """Let the tower's layers compute attention within images, or windows, in one call. Without
+    flash-attn, transformers makes a call for each: for a micro-batch of two, thirty in each layer
+    of Qwen2.5-VL."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(_EQUAL_PARTS, _attention_in_equal_parts)
@@ -156,7 +156,8 @@ def _attention_in_equal_parts(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """[1, positions, heads, size] of [1, heads, positions, size]."""
+    """Attention within equal parts of the sequence: [1, heads, positions, size] -> [1, positions,
+    heads, size]."""
     parts = cu_seq_lens_q.shape[0] - 1
     q, k, v = (x.squeeze(0).unflatten(1, (parts, -1)).transpose(0, 1) for x in (query, key, value))
     out = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
@@ -206,7 +207,7 @@ class _Connected(ImageTower):
 
 class _CrossAttended(ImageTower):
     """Llama 3.2 Vision: some layers of the language model attend to the image, which takes none of
-    its positions. An image fills all tiles that the tower has."""
+    the model's positions. An image fills all tiles of the tower."""
 
     def __init__(self, core: Any) -> None:
         super().__init__(core)

@@ -1,8 +1,8 @@
 """Cross entropy of logits whose vocabulary is split over tensor-parallel ranks.
 
-Megatron-LM, arXiv 1909.08053, section 3: the ranks exchange three numbers per token in place of its
-logits. A loss function need not know of the split: inside `SplitLogits` its call of torch's
-cross_entropy is that of the rank's logits. The reduction over ranks is a parameter.
+Megatron-LM, arXiv 1909.08053, section 3: the ranks exchange three numbers per token instead of its
+logits. A loss function is not changed for this: inside `SplitLogits`, its call of torch's
+cross_entropy computes the loss from the rank's logits. The reduction over ranks is a parameter.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _MeanCrossEntropy(torch.autograd.Function):
 def split_cross_entropy(
     logits: Tensor, targets: Tensor, *, first: int, reduce: Reduce, ignored: int = _IGNORED
 ) -> Tensor:
-    """The mean cross entropy of a rank's logits [token, share of the vocabulary], equal on all
+    """The mean cross entropy from a rank's logits [token, share of the vocabulary], equal on all
     ranks; its gradient is that of the rank's logits.
 
     targets  [token], classes of the whole vocabulary; tokens of the class `ignored` do not count
@@ -116,7 +116,7 @@ def _plain_cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor, int]:
-    """The tensors and the ignored class of a call of torch's cross_entropy, which has these
+    """(logits, targets, ignored class) of a call of torch's cross_entropy, which has these
     parameters."""
     settings = (weight, size_average, reduce, reduction, label_smoothing)
     indices = logits.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
@@ -129,7 +129,7 @@ def _plain_cross_entropy(
 
 
 def with_split_loss(built: BuiltModel, *, first: int, reduce: Reduce) -> BuiltModel:
-    """The model with its loss of a rank's logits."""
+    """The model with a loss of a rank's logits."""
 
     def loss(logits: Any, targets: Any) -> Tensor:
         with SplitLogits(logits, first=first, reduce=reduce):

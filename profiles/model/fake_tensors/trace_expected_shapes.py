@@ -1,15 +1,15 @@
 """Expected values in a run on shapes, for models that read values of their tensors.
 
 The rows of an expert depend on values: `nonzero`, a mask as an index, `.item()` of a count. A run
-on shapes has no values, but an example of evenly loaded experts gives the expected shapes: the
-choices of `topk` and the like are dealt out in turn, and all that is computed from them is computed
-on real tensors, too (trace_known_values.py). So a loop over experts, a mask or a split by counts
-gets the shapes of evenly loaded experts.
+on shapes has no values, but evenly loaded experts give the expected shapes. So the indices that
+`topk` and similar ops return are assigned round-robin, and everything computed from them is also
+computed on real tensors (trace_known_values.py). A loop over experts, a mask or a split by counts
+then has the shapes of evenly loaded experts.
 
 Tensors computed from constants (a mask of ones) have their values. For a test of all or any values
 of an unknown tensor, the usual case is assumed: `all` is True (no padding, a check succeeds), `any`
 is False. On request, other unknown masks select half of their elements, and unknown truth values
-are False. Other reads of values remain torch's errors.
+are False. Other reads of values raise torch's errors.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ExpectedShapes(TorchDispatchMode):
     # --- assumed values -----------------------------------------------------------------------
 
     def _assume(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        """Give values to the unknown result of an op that chooses, draws or tests."""
+        """Set values for the unknown result of an op that chooses, draws or tests."""
         pair = name in _CHOOSING and isinstance(out, (tuple, list)) and len(out) == 2
         if pair or name in _ONE_CHOICE:
             self._deal(name, args, kwargs, out[1] if pair else out)
@@ -144,7 +144,7 @@ class ExpectedShapes(TorchDispatchMode):
             self.values.put(x, torch.tensor(value).expand(x.shape), origin)
 
     def _deal(self, name: str, args: Any, kwargs: Any, index: Tensor) -> None:
-        """Deal the places along a dimension out in turn, or the last ones to all rows."""
+        """Assign the positions along a dimension round-robin, or the last ones to all rows."""
         x, position = args[0], 2 if name in ("topk", "kthvalue") else 1
         dim = args[position] if len(args) > position else kwargs.get("dim", -1)
         whole = dim is None or isinstance(dim, bool) or not x.dim()
@@ -180,7 +180,7 @@ class ExpectedShapes(TorchDispatchMode):
     # --- reads of values ----------------------------------------------------------------------
 
     def _use(self, x: Tensor) -> None:
-        """Note that values of a tensor decide a shape or a number."""
+        """Record that values of a tensor decide a shape or a number."""
         origin = self.values.origin((x,))
         self.drawn = self.drawn or origin is Origin.DRAWN
         if origin is not Origin.CONSTANT:
@@ -206,8 +206,8 @@ class ExpectedShapes(TorchDispatchMode):
         return value != (self._assumed - 1 == self._opposite)
 
     def _by_position(self, x: Tensor, indices: Any, put: Any = None) -> list[Any]:
-        """The indices, with masks as positions: as many as expected, or as there are rows to
-        put."""
+        """The indices, with masks replaced by positions: as many as expected, or as many as the
+        rows of `put`."""
         made: list[Any] = []
         for index in indices:
             is_mask = isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
@@ -238,8 +238,8 @@ class ExpectedShapes(TorchDispatchMode):
         return scores.new_empty(batch), scores.new_empty(batch, steps, 2 * longest + 1)
 
     def _grouped(self, args: Any, kwargs: Any) -> Any:
-        """A grouped product in fp32, which torch 2.13's CPU kernel takes but its shape function
-        refuses."""
+        """A grouped matmul in fp32: torch 2.13's CPU kernel accepts it, but its shape function does
+        not."""
         a, b = args[0], args[1]
         if a.dtype == torch.bfloat16:
             return None

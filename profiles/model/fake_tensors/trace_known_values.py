@@ -39,8 +39,10 @@ _MOST_BYTES = 1 << 28
 class Origin(IntEnum):
     """Why a value is known; a result has the largest of its inputs' origins.
 
-    CONSTANT  computed from numbers in the model's code;  EXPECTED  of evenly loaded experts
-    DRAWN     of `torch.rand`;  ASSUMED  a truth value that may be the other one
+    CONSTANT  computed from numbers in the model's code
+    EXPECTED  of evenly loaded experts
+    DRAWN     of `torch.rand`
+    ASSUMED   a truth value that may be wrong
     """
 
     CONSTANT = 0

@@ -40,7 +40,7 @@ class AttentionCall:
     """One attention.
 
     causal   None if the trace does not show it (a mask with unknown values, unfused scores)
-    window   most keys per query, 0 for all
+    window   maximum number of keys per query, 0 for all
     fused    one call; otherwise matmuls and a softmax
     capped   tanh of the scores (soft-capping)
     """
@@ -121,7 +121,7 @@ def _sizes(parameter: Parameter) -> tuple[int, ...]:
 
 
 class _Weights:
-    """The parameters of a block; `met`: index of a parameter with products -> (k, n, experts) and
+    """The parameters of a block; `met` has those with products: index -> (k, n, experts) and
     rows."""
 
     def __init__(self, parameters: tuple[Parameter, ...]) -> None:
@@ -202,7 +202,7 @@ def _fused(op: Op) -> AttentionCall:
 
 
 def _written_out(op: Op, then: Op, ops: tuple[Op, ...], micro_batch: int) -> AttentionCall | None:
-    """The unfused attention of two products, or None."""
+    """The unfused attention that two matmuls compute, or None."""
     scores, values = op.matmul, then.matmul
     if scores is None or values is None:
         return None

@@ -49,7 +49,8 @@ class ConfigKind:
     """One model type.
 
     tied        embeddings are tied by default
-    learned     positions are learned; extra_positions  additional rows of their table
+    learned     positions are learned
+    extra_positions  additional rows of the table of positions
     head_size   default of `head_dim`, 0 for hidden_size / heads
     wide        default of the feed-forward's size over the hidden size
     shared_experts   default number per layer with experts
@@ -59,7 +60,7 @@ class ConfigKind:
     both_ways   an encoder with attention in both directions
     activation  default of `hidden_act`
     hybrid      rule of layers with a recurrence: `mamba` or `delta` (`hybrid_layers`)
-    gated_attention  of attention: its output is multiplied by a gate
+    gated_attention  the attention's output is multiplied by a gate
     """
 
     gated: bool = True

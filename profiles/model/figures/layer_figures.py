@@ -42,10 +42,11 @@ class Attention:
 class LayerFigures:
     """A layer: its attention and its feed-forward.
 
-    attention   None for a layer without; call  as traced
+    attention   None for a layer without attention
+    call        the traced attention
     ffn_size    of the feed-forward for every token (dense or shared experts), 0 for none
     gated       None without a feed-forward
-    met         traced experts per token: top_k apart from rounded rows
+    met         traced experts per token: top_k, except for rounding of rows
     """
 
     attention: Attention | None
@@ -66,7 +67,7 @@ class LayerFigures:
 def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigures:
     """The figures of a block that is one layer; `tokens` is the number of tokens of a pass.
 
-    Raises InputError with the reason if there are none.
+    Raises InputError, with the reason, for other blocks.
     """
     if reading.convolutions:
         raise InputError(f"{reading.convolutions} convolutions")
@@ -105,7 +106,7 @@ def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigur
 def _common(
     products: tuple[WeightProduct, ...], hidden: int, call: AttentionCall | None
 ) -> tuple[Attention | None, int, int]:
-    """Attention, inner width and number of input projections (`ways`) of the feed-forward."""
+    """Attention, and of the feed-forward the inner width and the number of input projections."""
     total = sum(p.elements for p in products)
     if call is None:
         inner, ways = _feed_forward(products, hidden, total, 0)
@@ -165,9 +166,11 @@ def _kv_heads(
 def _feed_forward(
     products: tuple[WeightProduct, ...], hidden: int, elements: int, out: int
 ) -> tuple[int, int]:
-    """Inner width and number of input projections, from the elements without attention's.
+    """Inner width and number of input projections, from the elements of weights other than
+    attention's.
 
     out  input width of attention's output projection
+
     Raises InputError if the two equations have no solution.
     """
     left, rest = divmod(elements, hidden)

@@ -1,4 +1,4 @@
-"""`Transformer`: a model described by its figures (layers, widths, heads, experts).
+"""`Transformer`: a model described by its sizes (layers, widths, heads, experts).
 
 Published runs, hardware comparisons and Megatron-style configurations describe models this way;
 models traced from code are in `graph.py`.
@@ -18,14 +18,14 @@ class StateSpace:
     """The recurrence over a state that replaces attention in a layer.
 
     rule  ssd    Mamba-2 (Dao and Gu, arXiv 2405.21060): a scalar decay per head, computed in
-                 chunks by matmuls (section 6); of H heads of size P, state N, G groups that share
-                 B and C
-          delta  gated delta rule (Yang, Kautz and Hatamizadeh, arXiv 2412.06464; Qwen3-Next): the
-                 same shapes with keys and queries in place of B and C, G their heads, two gates
+                 chunks by matmuls (section 6)
+          delta  gated delta rule (Yang, Kautz and Hatamizadeh, arXiv 2412.06464; Qwen3-Next):
+                 like ssd, with keys and queries in place of B and C, and two gates
           scan   Mamba (Gu and Dao, arXiv 2312.00752; Jamba): a decay per channel and state, one
-                 fused scan without matmuls; H P channels, N states each
-    heads, head_size   their product is the inner width
-    state_size         N; groups  heads of B and C (keys and queries)
+                 fused scan without matmuls
+    heads, head_size   their product is the inner width (of `scan`: the number of channels)
+    state_size         states per channel
+    groups             groups of heads that share B and C; of `delta`, heads of keys and queries
     conv_width         taps of the causal convolution before the recurrence
     chunk              tokens computed together
     step_rank          of `scan`: rank of the projection to step sizes
@@ -63,13 +63,13 @@ class StateSpace:
 
     @property
     def gate_size(self) -> int:
-        """Per-head scalars of the input projection: step sizes, of `delta` decay and strength."""
+        """Outputs of the input projection per head: step sizes; of `delta` decay and strength."""
         return {"ssd": self.heads, "delta": 2 * self.heads, "scan": 0}[self.rule]
 
     @property
     def input_size(self) -> int:
-        """Outputs of the input projection: values, their gate z, B and C, gates. A `scan` has a
-        separate projection of the values for B, C and the step's factor."""
+        """Outputs of the input projection: values, their gate z, B and C, gates. A `scan` computes
+        B, C and the step's factor from the values by a separate projection."""
         if self.rule == "scan":
             return 2 * self.inner_size
         return 2 * self.inner_size + self.shared_size + self.gate_size
@@ -115,13 +115,13 @@ class Transformer:
     expert_biases     experts' linear layers have biases, as in gpt-oss; not counted as weights
     gated_attention   the attention's output is multiplied by a gate, projected with the queries
                       (Qwen3-Next)
-    window            most keys per query in `window_layers` of the layers with attention; all keys
-                      in the others
+    window            maximum number of keys per query in `window_layers` of the layers with
+                      attention; the others have all keys
     state             of `state_layers` layers with a recurrence in place of attention
     attention_layers  layers with attention; 0: all but `state_layers`
     feed_forward_layers   layers with a feed-forward; 0: all. A hybrid may count each block as a
-                      layer (Nemotron-H, arXiv 2504.03624, section 2.1), so that a layer has a mixer
-                      or a feed-forward
+                          layer (Nemotron-H, arXiv 2504.03624, section 2.1), so that a layer has a
+                          mixer or a feed-forward
     expert_input      input width of experts, projected from the hidden size and back (LatentMoE,
                       arXiv 2601.18089); 0 for the hidden size
     unfused_gelu      GELU by its tanh approximation, written as several ops (`gelu_new` of
