@@ -38,7 +38,7 @@ class InputError(ShardwrightError):
 class UnknownNameError(InputError):
     """An unknown name; the message suggests the nearest known one.
 
-    kind        what the name denotes
+    kind        for example `device`
     where       place of the name
     suggestion  the nearest known name
     """

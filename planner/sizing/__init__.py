@@ -1,1 +1,1 @@
-"""What to rent for a whole training run: number and type of devices, and layout."""
+"""Devices to rent for a whole training run: their number and type, and the layout."""

@@ -87,7 +87,7 @@ def answer_json(answer: PlanFile | LayoutFile) -> dict[str, Any]:
 
 
 def choice_json(choice: LayoutChoice) -> dict[str, Any]:
-    """A layout's figures by the common keys, and its run as `plan`."""
+    """A layout's numbers by the common keys, and its run as `plan`."""
     prediction = choice.prediction
     usd = prediction.usd_per_million_tokens
     return {
@@ -171,7 +171,8 @@ def frameworks_json(
 ) -> dict[str, Any]:
     """The best framework's answer, and the answers of all `frameworks`, fastest first.
 
-    refused  reason by framework without a layout;  why  reason by framework for not being fastest
+    refused  framework without a layout -> reason
+    why      framework that is not the fastest -> reason
     """
     best = answer_json(answers[0]) if answers else dict.fromkeys(ANSWER_KEYS)
     every = [answer_json(each) | {"why_not_first": why.get(each.stack, "")} for each in answers]

@@ -65,7 +65,7 @@ def predicted_parts(plan: Plan, prediction: Prediction) -> tuple[RankParts, ...]
 
 
 def measured_parts(plan: Plan, measured: Measurement) -> tuple[RankParts, ...]:
-    """Measured parts of each rank of the first replica, where stages are timed; medians over
+    """Measured parts of each rank of the first replica, whose stages are timed; medians over
     undisturbed steps."""
     micro = plan.num_microbatches
     samples = {sample.rank: sample for sample in measured.ranks}
@@ -102,11 +102,12 @@ def critical_rank(prediction: Prediction) -> int:
 
 
 def measured_bubble_s(plan: Plan, measured: Measurement, parts: RankParts) -> float | None:
-    """Seconds that a rank of a run would wait with instantaneous sends; None without all stages.
+    """Seconds that a rank of a run would wait if sends took no time; None if not all stages were
+    timed.
 
-    Same definition as in the prediction (traced/predict.py). The plan's schedule is simulated with
-    the run's median forwards and backwards and with sends of 0 s. The rank's idle time there is the
-    bubble, at most all its waiting.
+    Same definition as in the prediction (traced/predict.py): the plan's schedule is simulated with
+    the run's median forwards and backwards and with sends of 0 s. The rank's idle time in it is the
+    bubble, limited to all its waiting.
     """
     stages = {stage.stage: stage for stage in measured.stages}
     if sorted(stages) != list(range(len(plan.stages))):

@@ -38,7 +38,7 @@ _WORDS = {"matmul": "matmul speed", "memory": "memory speed", "layers": "speed o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One reference kernel's seconds in the profile, and before, between and after a run's steps.
+    """Seconds of one reference kernel in the profile, and before, between and after a run's steps.
 
     during_s  None if not timed between the steps
     """
@@ -99,7 +99,7 @@ def drift_sentence(drifts: tuple[Drift, ...]) -> str:
     return f"{changed}: unchanged."
 
 
-# Share of the measured step: if parts are off by more than this in both directions, their errors
+# Share of the measured step. If parts are off by more than this in both directions, their errors
 # cancel, and a step inside its interval proves little. Assumed: the allowed error of a step.
 CANCELLING = 0.06
 # Relative error in CPU time of forward and backward passes above which a profile is outdated: runs
@@ -144,8 +144,8 @@ class Comparison:
     """A prediction and its measurement; the first row is the step.
 
     drifts         change of the machine's speed between profile and run; rows are not corrected
-    micro_batches  per step, the number of forwards and backwards of each stage
-    critical_rank  predicted to end last; the rows `step: ...` are parts of its step
+    micro_batches  per step: number of forwards and backwards of each stage
+    critical_rank  the rank predicted to end last; the rows `step: ...` are parts of its step
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Difference of two plans: inputs, decisions, figures, and the reason for the change."""
+"""Difference of two plans: inputs, decisions, numbers, and the reason for the change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright.analysis.plan_sheet import PlanSheet, sheet_of
 from simulator.values.plan_file import PlanFile
 from simulator.values.prediction import Part
 
-_NAMED = 3  # most parts of the step in the reason
+_NAMED = 3  # maximum number of parts of the step in the reason
 _NOTICED = 0.05  # smallest change of a part in the reason, as a share of the step's change
 _QUESTION = (
     *("model", "cluster", "global batch", "sequence length"),

@@ -14,7 +14,7 @@ from simulator.values.prediction import Interval, Part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versus:
-    """Probabilities (0 to 1) that the first is faster, and cheaper; None without prices."""
+    """Probabilities (0 to 1) that the first answer is faster, and cheaper; None without prices."""
 
     faster: float
     cheaper: float | None

@@ -62,8 +62,8 @@ def plan_for_stack(request: PlanRequest, output: AnswerOutput) -> None:
 
 
 def _give(one: CachedAnswer[LayoutFile], request: PlanRequest, output: AnswerOutput) -> None:
-    """Writes and prints the answer: for our own executor as a plan that runs; for another
-    framework, and for options that our executor does not have, as a layout."""
+    """Write and print the answer: for our own executor as a plan that runs; for another framework,
+    or with options that our executor does not have, as a layout."""
     answer = one.answer
     why_not = unsupported_options(answer.chosen.run) if answer.chosen else ""
     runs = answer.stack == EXECUTOR and not why_not and _writes_plan(output)
@@ -89,7 +89,7 @@ def _give(one: CachedAnswer[LayoutFile], request: PlanRequest, output: AnswerOut
             show(labelled("Next:   ", row))
         print_price_notes(request.price_notes)
     if told := how_it_came_about(one, request.time_limit_s):
-        # In the short answer a reused answer is a remark.
+        # The short answer has a remark if the answer is cached.
         (note if brief and one.cached else show)(told)
     if output.file is not None and answer.chosen is not None:
         more = "--html report.html" if plan is not None else "--explain"

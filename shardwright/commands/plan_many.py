@@ -33,7 +33,8 @@ class Sweep:
     """Settings of a sweep.
 
     output   its `file` is the folder for the results
-    workers  processes of this machine, None if not given;  ray  address of a Ray cluster
+    workers  processes of this machine, None if not given
+    ray      address of a Ray cluster
     sort     a name of plan_columns.PLAN_SORTS
     offers   offers of a price file and shipped ones; None for the shipped ones only
     today    ISO day of the requests, "" for no notes on prices
@@ -166,8 +167,7 @@ _SAME = (
 
 
 def listed_json(run: StudyRun, sort: str) -> dict[str, Any]:
-    """The rows as plain values, those without a plan last; every key is there, null if it has no
-    value.
+    """The rows as plain values, rows without a plan last; missing values are null.
 
     sort  a name of plan_columns.PLAN_SORTS
     """

@@ -88,8 +88,8 @@ def _progress(update: Callable[..., None]) -> Callable[[int, int], None]:
     return progress
 
 
-# The rate is that of the last so many seconds: questions differ, and the first ones wait for
-# processes to start.
+# The rate is that of the last seconds: questions differ, and the first ones wait for processes to
+# start.
 _WINDOW_S = 60.0
 
 
@@ -103,7 +103,8 @@ class Pace:
     def words(self, done: int, left: int) -> str:
         """`16.2 a second, about 8.4 min left`; "" before there is a rate.
 
-        done  so far in this run;  left  still to do
+        done  so far in this run
+        left  still to do
         """
         now = self._clock()
         self._seen.append((now, done))

@@ -21,7 +21,7 @@ def heed_termination() -> None:
         handler = signal.getsignal(signal.SIGINT)
         if callable(handler):
             handler(signal.SIGINT, frame)
-        else:  # in the background of a shell Ctrl-C is ignored; to be ended is not
+        else:  # Ctrl-C is ignored for background processes of a shell, but SIGTERM is not
             raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():

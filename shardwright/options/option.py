@@ -33,8 +33,11 @@ class SweepKey(StrEnum):
 class PageField:
     """The input of an option on the web page.
 
-    label    of the input;  start  its first value;  help  the text below, "" for that of the flag
-    choices  values to select, if not those of the option;  empty  label of the empty choice
+    label    of the input
+    start    its first value
+    help     the text below, "" for that of the flag
+    choices  values to select, if not those of the option
+    empty    label of the empty choice
     counted  a cluster, with a separate input for its number of nodes
     more     rarely needed, in the folded section
     """
@@ -52,10 +55,13 @@ class PageField:
 class Option:
     """An option with the name, type and default of the field that declares it.
 
-    type      as written in the declaration;  unit  of the value, "" for none
+    type      as written in the declaration
+    unit      of the value, "" for none
     read      the value of a text, None if the text is the value
-    flag      with its dashes, if not the name;  argument  a positional argument instead of a flag
-    choices   the only values;  least  the smallest number
+    flag      with its dashes, if not the name
+    argument  a positional argument instead of a flag
+    choices   the only values
+    least     the smallest number
     needs_framework  not available for our own executor (--stack names a framework)
     layouts_only     not available in searches block by block
     keyword   of the Python function, if not the name; "" if there is none
@@ -97,7 +103,7 @@ def option(default: object, **properties: Any) -> Any:
 
 
 def option_as(record: type, name: str, **changes: Any) -> Any:
-    """A field that declares the option of this name of another record, with other properties."""
+    """A field that declares the option of this name of another record, with changed properties."""
     (shared,) = (each for each in fields(record) if each.name == name)
     declared = replace(shared.metadata[_KEY], **changes)
     return field(default=declared.default, metadata={_KEY: declared})

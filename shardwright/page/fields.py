@@ -130,9 +130,8 @@ class FieldErrors(InputError):
 
 
 def near(fields: Sequence[Field], otherwise: str, read: Callable[[], T]) -> T:
-    """The result of `read`; converts its errors to FieldErrors.
-
-    The field is the one with its flag in the message, or `otherwise`."""
+    """The result of `read`. Its errors become FieldErrors for the field whose flag is in the
+    message, or for the field `otherwise`."""
     try:
         return read()
     except FieldErrors:

@@ -34,7 +34,8 @@ _NODES = "its nodes"
 class Inputs:
     """The inputs of one page.
 
-    values  of every field;  errors  (field, message) for the URL
+    values  of every field
+    errors  (field, message) for the URL
     """
 
     page: str

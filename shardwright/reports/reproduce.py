@@ -30,11 +30,11 @@ def recipe(
 ) -> Recipe:
     """The commands that make this plan, its run and their comparison.
 
-    version     of this release;  provenance  of the plan file: the command and release that wrote
-                it
+    version     of this release
+    provenance  of the plan file: the command and release that wrote it
 
-    Degrees, schedule, micro-batch, ZeRO stage and recompute kinds are pinned to the plan's, so the
-    deterministic search only has to find the cuts between stages.
+    Degrees, schedule, micro-batch, ZeRO stage and recompute kinds are fixed to those of the plan,
+    so the deterministic search only has to find the cuts between stages.
     """
     commands = []
     if plan.cluster == "local":

@@ -41,7 +41,8 @@ class RooflinePoint:
     level        `op` and `block` are predicted, `stage` was timed by the run
     flop, moved_bytes, time_s   of one call on one rank
     count        calls per step on the drawn rank
-    method       `measured`, `interpolated` or `assumed`;  source  where the time comes from
+    method       `measured`, `interpolated` or `assumed`
+    source       of the time
     """
 
     level: str

@@ -15,7 +15,7 @@ from simulator.training_run.framework.framework import (
 
 # Compared frameworks in addition to our executor.
 _MOST_COMPARED = 3
-# Compared for options that our executor does not have, on devices without fitted runs: the current
+# Compared, on devices without fitted runs, for options that our executor does not have: the current
 # GPU framework with the most fitted sources (run_evidence.toml), and FSDP2 of stock torch.
 _KNOWN_ELSEWHERE = ("megatron-core", "torch-fsdp")
 
@@ -28,13 +28,13 @@ def is_supported(framework: str, device: str) -> bool:
 
 @functools.cache
 def compared_frameworks(device: str, *, ours: bool = True) -> tuple[str, ...]:
-    """The frameworks to compare for a request without one, our executor last.
+    """The frameworks to compare for a request that names none, our executor last.
 
     ours  whether our executor has all options of the request; it is left out otherwise
 
-    Frameworks with enough fitted runs on the device: supported ones first, then by number of axes
-    and runs. If there are none: the one with the most runs, or the device's own (neuronx on
-    Trainium). Old generations are left out.
+    They are the frameworks with enough fitted runs on the device: supported ones first, then by
+    number of axes and runs. If there are none: the framework with the most runs, or the device's
+    own (neuronx on Trainium). Old generations are left out.
     """
     runs = {
         name: supporting_runs(name, device).runs

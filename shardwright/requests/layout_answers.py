@@ -39,7 +39,7 @@ from shardwright.requests.usual_batch import notes_on_batch
 from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
 
-# Seconds of the search for each framework after the first, where the request names none.
+# Seconds of the search for each framework after the first, if the request names none.
 _OTHER_S = 6.0
 
 Watched = Callable[[], AbstractContextManager[Progress | None]]
@@ -139,8 +139,8 @@ class LayoutRequester:
         return replace(best, answer=answer, others=rest)
 
     def _one_of(self, name: str, refused: list[InputError]) -> CachedAnswer[LayoutFile] | None:
-        """The answer of one of several frameworks; None, with the reason added to `refused`, if it
-        does not accept the request."""
+        """The answer of one of several frameworks; None if it does not accept the request, with the
+        reason added to `refused`."""
         first = name == self.compared[0]
         limit_s = self.request.time_limit_s if first else min(_OTHER_S, self.request.time_limit_s)
         try:
@@ -157,7 +157,7 @@ class LayoutRequester:
         names = stacks_of(self.request.options.stack)
         end = time.monotonic() + self.request.time_limit_s
         for number, name in enumerate(names):
-            # The remaining time is shared by the remaining frameworks.
+            # The remaining frameworks share the remaining time.
             share = max(0.0, end - time.monotonic()) / (len(names) - number)
             try:
                 answer = self._answered(self.question(name)[0], share).answer

@@ -105,7 +105,7 @@ def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """A model by its figures, and its sample."""
+    """A model's sizes, and its sample."""
 
     figures: Transformer
     sample: Sample
@@ -113,10 +113,9 @@ class Described:
 
 @functools.cache
 def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Described:
-    """The figures of a shipped name, a config.json or `package.module:factory`.
+    """The sizes of a shipped name, a config.json or `package.module:factory`.
 
-    Figures apply to any length: a --seq that differs from a factory's inputs is planned, with a
-    note.
+    They apply to any length: a --seq that differs from a factory's inputs is planned, with a note.
 
     runs_here  for our executor: transformers builds no layers that predict further tokens
     """

@@ -59,11 +59,11 @@ class OpenedPlan:
 
     @property
     def planned(self) -> PlanFile:
-        """The answer for our own executor; a layout is converted to stages of the model's blocks,
-        which are traced for it.
+        """The answer for our own executor. A layout is converted to stages of the model's blocks;
+        the model is traced for this.
 
         Raises DocumentError for another framework's layout, InputError, TraceError and ModelError
-        for one that cannot be run (`runnable_answer`).
+        for a layout that cannot be run (`runnable_answer`).
         """
         if isinstance(self.answer, LayoutFile) and self.answer.stack == EXECUTOR:
             cluster = get_cluster(self.answer.cluster, local=local_profile())

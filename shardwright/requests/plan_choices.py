@@ -73,7 +73,8 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
 
 
 def step_optimizer(options: PlanOptions) -> str:
-    """The optimizer of a plan's workload; optimizers of layouts only are options of the layout."""
+    """The optimizer of a plan's workload. An optimizer that only layouts have is an option of the
+    layout."""
     return USUAL_OPTIMIZER if options.optimizer in LAYOUT_OPTIMIZERS else options.optimizer
 
 

@@ -155,7 +155,7 @@ def unsupported_options(run: TrainingRun) -> str:
 
 
 def _flags(run: TrainingRun) -> tuple[str, ...]:
-    """The flags of `plan` that set a run's options (its axes excluded)."""
+    """The flags of `plan` that set a run's options, without its axes."""
     asked = RequestedOptions(
         orders=() if run.degrees.axis_order == AXIS_ORDERS[0] else (run.degrees.axis_order,),
         reductions=() if run.gradient_reduction in ("", "fp32") else (run.gradient_reduction,),
@@ -223,7 +223,7 @@ def runnable_answer(
 def trace_blocks(
     model: str, work: Workload, *, tp: int = 1, target: str = "gpu", sequence_parallel: bool = False
 ) -> TracedModel:
-    """The blocks of a model on one rank, and of one of `tp` ranks, with the rules to split them."""
+    """The blocks of a model on one rank and on one of `tp` ranks, with the rules to split them."""
     import_from_here(model)
     return trace_model(
         resolve_model(model),

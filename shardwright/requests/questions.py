@@ -274,7 +274,7 @@ class Poser:
         self._jobs: dict[Question, Job] = {}
 
     def pose(self, question: Question) -> Posed:
-        """The question with all its inputs; raises ShardwrightError."""
+        """The question with all its inputs, read from their names; raises ShardwrightError."""
         cluster = self._cluster(question.cluster)
         price = self._price(question.cluster, question.price)
         # Prices and assumptions about flags are not part of the solved problem.

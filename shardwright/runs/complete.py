@@ -27,15 +27,15 @@ from simulator.training_run.run.training_run import TrainingRun, UnsupportedRunE
 from simulator.training_run.step.features import Features, features
 from simulator.training_run.step.step_time import price_runs
 
-# Counted tensors are off by about so much on frameworks that nobody measured (docs/accuracy.md,
-# peak memory by source): runs over the device's memory by less may well have run.
+# Error of counted tensors of frameworks that nobody measured (docs/accuracy.md, peak memory by
+# source): a run that exceeds the device's memory by less may well have run.
 _OFF = 1.1
-# Shares of a stage's layers that full recomputation is tried on, where a framework can.
+# Shares of a stage's layers for which full recomputation is tried, if the framework allows it.
 _SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 _GIB = 2**30
 _AXES = ("tp", "pp", "cp")
 _MOST_TP = 8
-# Answers that are changed at once in a row without any degree: tp, pp and one more.
+# Values that are changed at once in a row without any degree: tp, pp and one more.
 _MOST_CHANGES = 3
 _MOST_DEGREE = 64
 
@@ -48,7 +48,7 @@ __all__ = ["UnsupportedRunError", "complete_run"]
 def complete_run(run: PublishedRun) -> TrainingRun:
     """The run with all values needed for a prediction; impossible defaults are replaced.
 
-    Raises UnsupportedRunError with the reason if the source states too little (no device, number of
+    Raises UnsupportedRunError with the reason if the source gives too little (no device, number of
     devices, global batch or known model), contradicts itself, or describes a run that is not
     modeled.
     """
@@ -73,8 +73,8 @@ def complete_run(run: PublishedRun) -> TrainingRun:
 def _least_costly(
     run: PublishedRun, usual: TrainingRun | None
 ) -> tuple[TrainingRun, Answers] | None:
-    """The fastest possible run. If the row states no degree: among all with up to `_MOST_CHANGES`
-    changed defaults, otherwise among those with the fewest. A row without degrees keeps its most
+    """The fastest possible run. If the row has no degree: among all runs with up to `_MOST_CHANGES`
+    changed defaults, otherwise among the runs with the fewest. A row without degrees keeps its most
     probable framework if that has a possible layout."""
     silent = _silences(run, usual)
     if len(_silent_axes(run)) < len(_AXES):
@@ -173,9 +173,9 @@ def _powers(most: int) -> tuple[int, ...]:
 
 
 def _could_run(run: TrainingRun, off: float) -> bool:
-    """Whether the tensors fit in `off` times the device's memory (an allocator gives its cache back
-    when it must). True if the memory of the framework or of layers with a state is not described,
-    or was never compared with a measured peak."""
+    """Whether the tensors fit in `off` times the device's memory (an allocator frees its cache when
+    memory is short). True if the memory of the framework, or of layers with a state, is not
+    described or was never compared with a measured peak."""
     try:
         fits = _may_fit(run, off)
         if fits == (off > 1.0):

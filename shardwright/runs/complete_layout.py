@@ -91,11 +91,11 @@ def _sharded(
 
 
 def node_devices_of(row: DescribedRow, num_devices: int) -> int:
-    """Number of devices that the inner link joins.
+    """Number of devices connected by the inner link.
 
     The row's devices per node, otherwise the usual node. For racks and pods, whose hosts share one
-    inner link: the most whole hosts of a rack that divide the run evenly, as in the catalog's
-    clusters. A TPU run linked by a data-center network has at least two slices.
+    inner link: the largest number of whole hosts of a rack that divides the run evenly, as in the
+    catalog's clusters. A TPU run with a data-center network has at least two slices.
     """
     run, device, assumptions = row.run, row.device, row.assumptions
     design = node_design(device.name)

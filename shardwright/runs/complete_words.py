@@ -46,8 +46,8 @@ _PRECISION_WORDS = {
 }
 PRECISIONS = {word: name for name, words in _PRECISION_WORDS.items() for word in words.split()}
 _FP4 = "float4_e2m1fn_x2"
-# Words of recompute that need no framework, the first that is found; True: the answer is assumed.
-# MaxText keeps the outputs of `qkv_proj` and `out_proj` alone (get_remat_policy, layers/models.py).
+# Words for recomputation in any framework, the first match wins; True: the value is assumed.
+# MaxText keeps only the outputs of `qkv_proj` and `out_proj` (get_remat_policy, layers/models.py).
 _RECOMPUTE_WORDS = (
     (re.compile(r"^no|^(0|0\.0|false|off)$"), "none", False),
     (re.compile(r"^minimal"), "minimal", False),
@@ -56,8 +56,8 @@ _RECOMPUTE_WORDS = (
     (re.compile(r"save_"), "minimal", True),
 )
 _SELECTIVE_WORDS = re.compile(r"selective|core attention|core_attn")
-# All of a layer is recomputed; in a column that is a switch, "on" is the kind that every framework
-# had first, whole layers.
+# All of a layer is recomputed. In a column with only on and off, "on" is the kind that every
+# framework had first: whole layers.
 _FULL_WORDS = re.compile(
     r"full|re-?materialization|checkpoint|uniform|all layers|^(1|1\.0|true|yes|on)$"
 )
@@ -66,7 +66,7 @@ _SELECTIVE = {"alternate": "every second matmul", "attention": "the attention mo
 _LLAMA_8B = re.compile(r"llama-?3(\.1)?[\s_-]*8b", re.I)
 _MODULE_LIST = re.compile(r"selective modules:(.*)$|selective \((.*)\)$")
 _MODULE_WORDS = ("mlp", "moe", "norm", "shared_experts", "act", "core_attn", "mla_up_proj")
-# Tools that read the device, context and NCCL with everything that the allocator holds.
+# Tools that report device memory: context, NCCL and everything that the allocator has reserved.
 _DEVICE_PEAK = re.compile(
     r"\b(nvidia|rocm|hl|amd|npu)-smi\b|memory\.used|\bnvml\b|\bdcgm\b|\bdevice\b", re.I
 )

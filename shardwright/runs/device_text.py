@@ -72,8 +72,8 @@ def _reordered(name: str) -> list[str]:
 
 
 def _as_software_sees(run: PublishedRun, device: Device, assumptions: list[str]) -> Device:
-    """A share of the device if the row counts the cores of a chip: its node has more of them than
-    chips or, without a stated number, the software counts cores by default."""
+    """A share of the device if the row counts the cores of a chip: if its node has more devices
+    than chips or, without a given number, if the software counts cores by default."""
     design = node_design(device.name)
     if not design.cores:
         return device

@@ -1,4 +1,4 @@
-"""`stack_of`: the most probable framework of a row, of the candidates that it may have run.
+"""`stack_of`: the most probable framework of a row, among the candidates that it may have run.
 
 A named framework is dated by the row's source and framework columns (notes are never read, since
 they may contain the result), otherwise by its device and model. A row without a framework is judged
@@ -21,17 +21,17 @@ from simulator.training_run.framework.framework import (
 )
 from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 
-# A framework of 2023 or later that nobody here knows.
+# A framework of 2023 or later that is not in our files.
 UNKNOWN = "unknown-2023"
 # FlashAttention-2 needs Ampere or later (github.com/Dao-AILab/flash-attention, README).
 _BEFORE_FLASH = ("v100", "t4", "titan", "quadro", "rtx-20", "gtx")
-# GPUs of the years when Megatron-LM was as in megatron-2021. Later ones (A800 of 2022, H100 of
+# GPUs of the years when Megatron-LM was as in megatron-2021. Later GPUs (A800 of 2022, H100 of
 # 2023) date a run by themselves.
 _OLD_DEVICES = (*_BEFORE_FLASH, "a100")
-# Those were sold from November 2022 until October 2023 (the export rules of both dates).
+# A800 and H800 were sold from November 2022 until October 2023 (the export rules of both dates).
 _OF_2023 = ("a800", "h800")
-# Attention whose scores are in memory was given up with FlashAttention (May 2022, arXiv
-# 2205.14135): from 8192 tokens on nothing published runs without.
+# Attention with scores in memory was replaced by FlashAttention (May 2022, arXiv 2205.14135): no
+# published run of 8192 tokens or more is without it.
 _LONG_SEQUENCE = 8192
 # Scores of one head take 2 GiB at this length.
 _NEVER_UNFUSED = 32768
@@ -142,7 +142,7 @@ def _megatron(run: PublishedRun, device: Device) -> tuple[Candidate, ...]:
     if device.name.startswith(_OF_2023):
         return _either("megatron-core-2023", "megatron-core")
     if fork and device.name.startswith("a100") and not _is_dated_old(run):
-        # Who publishes runs of a fork writes after Megatron-LM's first years.
+        # Sources that run a fork are later than Megatron-LM's first years.
         return _either("megatron-core-2023", "megatron-core")
     if _is_recent(run, device):
         return _certain("megatron-core")
@@ -152,8 +152,8 @@ def _megatron(run: PublishedRun, device: Device) -> tuple[Candidate, ...]:
 
 
 def _newer(run: PublishedRun, stack: str) -> str:
-    """The successor of a framework from before FlashAttention. DeepSpeed shards models of others,
-    with the kernels of their time."""
+    """The successor of a framework older than FlashAttention. DeepSpeed shards the models of other
+    libraries, with the kernels of their time."""
     if stack == "megatron-deepspeed":
         return UNKNOWN if "megatron" in run.framework.lower() else "transformers"
     return "megatron-core" if "megatron" in run.framework.lower() else UNKNOWN

@@ -126,16 +126,16 @@ _TAKEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Settings of a public recipe for a well-known model on some numbers of devices.
+    """Settings of a public recipe for a well-known model on given numbers of devices.
 
     model       name of a known model (shardwright.runs.known_models)
-    device      name in the catalogue
+    device      name in the catalog
     sequences_per_device   global batch / devices; may be below 1
     recompute, precision, inter_node_link, schedule   as in `PublishedRun`
     quantization   precision of the matmuls if lower than that of the tensors (MaxText's term)
     note        parts of the recipe that are not modeled
 
-    Raises InputError for a global batch that is no whole number of sequences.
+    Raises InputError for a global batch that is not a whole number of sequences.
     """
 
     model: str
@@ -239,10 +239,11 @@ WHOLE_RUNS_SCHEMA = "shardwright/whole-runs@1"
 class WholeRun:
     """A published run.
 
-    models        shipped names of its layers and vocabulary;  name  in the source
+    models        shipped names of models with its layers and vocabulary
+    name          in the source
     devices       number of devices, 0 if not published
-    tokens        of the whole run;  batch_tokens  of one step, 0 if not published
-    device_hours  of the whole run, downtime included
+    tokens, batch_tokens   of the whole run, and of one step (0 if not published)
+    device_hours  of the whole run, including downtime
     """
 
     models: tuple[str, ...]

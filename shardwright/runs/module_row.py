@@ -36,7 +36,7 @@ from simulator.values.workload import Workload
 _LAYOUTS = {"": False, "nchw": False, "contiguous": False, "channels_first": False}
 _LAYOUTS |= {"nhwc": True, "channels_last": True}
 _ELEMENT_BYTES = 4  # of a weight or a state in float32
-_ZEROED = 4  # numbers per weight that zeroing a gradient and adding to it move
+_ZEROED = 4  # numbers read or written per weight to zero a gradient and to add to it
 _FIRST_NEW_RELEASE = (1, 12)
 
 
@@ -44,9 +44,9 @@ _FIRST_NEW_RELEASE = (1, 12)
 class OptimizerKind:
     """An optimizer's update of float32 weights.
 
-    states    numbers that it keeps per weight
+    states    numbers kept per weight
     moved     numbers read and written per weight and update
-    kernels   that it starts per parameter; 0 where one kernel updates many parameters
+    kernels   launched per parameter; 0 if one kernel updates many parameters
     """
 
     name: str
@@ -55,12 +55,13 @@ class OptimizerKind:
     kernels: int
 
 
-# Read off torch 1.12 (torch/optim/*.py, the single-tensor functions): every line of the update is a
-# kernel. SGD with momentum: buf *= m; buf += g; p -= lr buf; Nesterov's adds g + m buf. Fused ones
-# read gradient, weight and states and write weight and states once (apex, csrc/multi_tensor_*.cu).
+# Counted in torch 1.12 (torch/optim/*.py, the single-tensor functions): every line of the update is
+# a kernel. SGD with momentum: buf *= m; buf += g; p -= lr buf; Nesterov also computes g + m buf.
+# Fused kernels read gradient, weight and states and write weight and states once (apex,
+# csrc/multi_tensor_*.cu).
 _NONE = OptimizerKind(name="none", states=0, moved=0, kernels=0)
-# Made for batches of tens of thousands (You et al., arXiv 1904.00962): published steps are of one
-# micro-batch, which carries next to nothing of the update.
+# LAMB updates once per batch of tens of thousands (You et al., arXiv 1904.00962): published steps
+# are single micro-batches, without an update.
 _LAMB = OptimizerKind(name="lamb", states=2, moved=0, kernels=0)
 _LAMB_NOTE = "LAMB's update is shared by many micro-batches: not counted in the step"
 _PLAIN = {
@@ -108,10 +109,10 @@ _DEFAULT = (2, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleFramework:
-    """A release of torch, as far as a step depends on it.
+    """A release of torch, with the properties that affect a step.
 
     release     (major, minor)
-    compiled    ops are joined into graphs, so that the host starts few of them
+    compiled    ops are compiled to graphs, so that the host launches few of them
     fused_attention   F.scaled_dot_product_attention is one kernel
     """
 
@@ -258,7 +259,7 @@ def module_setting(row: ModuleRow) -> ModuleSetting:
 
 @dataclass(slots=True)
 class _OneStep:
-    """A traced step, as `predict` reads a traced model."""
+    """A traced step with the interface of a traced model that `predict` uses."""
 
     graph: ModelGraph
     content_hash: str = ""

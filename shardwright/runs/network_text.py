@@ -1,11 +1,11 @@
 """`network_of`: a source's text about its network as a `NodeNetwork`.
 
-Sources name a link of the catalogue (`eth-100`), or print a list of cards (`8x200Gb/s HDR IB per
+Sources name a link of the catalog (`eth-100`), or print a list of cards (`8x200Gb/s HDR IB per
 node`), a total (`800 Gbps/node`), cards by purpose (MLPerf system files: `Storage: 2x ..., Compute:
 8x ConnectX-7 IB NDR 400Gb/s`) or no number at all (`Infiniband, Ethernet`). The compute cards are
-those for training. A missing rate or number of cards is taken from the usual network of the
-device's node (profiles/data/devices/*.toml). Only published rows are parsed in this way: a
-cluster's network is a typed value.
+used for training. A missing rate or number of cards is taken from the usual network of the device's
+node (profiles/data/devices/*.toml). Only published rows are parsed in this way: a cluster's network
+is a typed value.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _COMPUTE = re.compile(r"compute", re.IGNORECASE)
 _PURPOSES = re.compile(r"storage|management|\bNIC\b.*\bmanage", re.IGNORECASE)
 # Links inside a node, or its torus, are not the network between nodes.
 _INSIDE = re.compile(r"nvlink|nvswitch|\bICI\b|xgmi|infinity fabric|pcie", re.IGNORECASE)
-# Rates of a card; more is a node's total.
+# Maximum rate of a card; a higher one is a node's total.
 _MOST_OF_A_CARD = 800e9
 _NONE = ("", "none", "n/a", "nan", "unknown")
 
@@ -138,7 +138,7 @@ def _host_devices(device: str, devices_per_node: int) -> int:
     design = node_design(get_device(device).name)
     if design.host_devices:
         return design.host_devices
-    # A TPU pod's hosts hold as many chips as share their card.
+    # On a TPU pod, the chips of a host share one card.
     if get_device(device).type == "tpu":
         return design.outer_shared_by
     return devices_per_node

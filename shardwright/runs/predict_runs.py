@@ -26,9 +26,11 @@ from simulator.values.prediction import Component, Interval, Prediction
 class PredictedRow:
     """A run with its prediction.
 
-    run       the completed run, None if unsupported;  why_not  the reason
-    shown_memory_bytes   peak by the count that the run's framework prints
-    memory_counted   required memory by part (`fit_words`);  why_no_memory  reason for no memory
+    run       the completed run, None if unsupported
+    why_not   the reason why it is unsupported
+    shown_memory_bytes   peak as the run's framework reports it
+    memory_counted   required memory by part (`fit_words`)
+    why_no_memory    reason for having no memory
     """
 
     id: str

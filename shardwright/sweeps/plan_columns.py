@@ -12,7 +12,7 @@ from shardwright.reports.brief.columns import Column
 from shardwright.reports.brief.plan_table import PLAN_COLUMNS, layout_row, plan_rows
 from simulator.values.plan_title import Titled
 
-# Columns of `plan --csv` that a sweep's own replace.
+# Columns of `plan --csv` that are replaced by a sweep's own.
 _REPLACED = ("row", "model", "cluster", "stack", "price", "why_not_first")
 _ASKED = (
     Column(name="question", unit="", meaning="its number in the study, from 1"),

@@ -98,7 +98,8 @@ def study_requests(
     """The questions of a study with all their inputs.
 
     local   the file of this machine's profile
-    offers  instead of the shipped ones;  prices  file of the offers
+    offers  instead of the shipped ones
+    prices  file of the offers
     alone   plans without runners-up
     """
     poser = Poser(local=local, offers=offers, alone=alone)

@@ -51,7 +51,7 @@ class StudyRun:
     """The result of a study.
 
     rows   of every table by its name, in the order of the study
-    jobs   number of jobs;  known  number of them solved before
+    jobs, known   number of jobs, and of jobs that were already solved
     files  names of the written files
     """
 

@@ -42,8 +42,8 @@ class Level:
 class PlannedPhase:
     """A phase in the schedule; hours after the start.
 
-    begin_h, end_h   on the grid: nodes are reserved until then;  usd  of this phase, 0 on owned
-                     nodes
+    begin_h, end_h   on the grid: nodes are reserved until then
+    usd              of this phase, 0 on owned nodes
     """
 
     job: str
@@ -81,7 +81,7 @@ class PlannedRun:
 class ClusterUse:
     """Use of a cluster, from its opening to the end of the last phase of all runs.
 
-    used    used share of its node-hours, which are `open_device_hours` / devices of a node
+    used    used share of its node-hours (`open_device_hours` / devices of a node)
     usd     of the used hours, if it is rented
     usd_standing   of all its hours, used or not, if it is owned and has a price
     """
@@ -101,7 +101,9 @@ class ClusterUse:
 class Advice:
     """Lower bounds on the gains of a purchase, from solving the schedule with it.
 
-    late_days   sum over all jobs; usd  of rented hours and of lateness;  end_days  of the last
+    late_days   sum over all jobs
+    usd         of rented hours and of lateness
+    end_days    end of the last job
     """
 
     change: str
@@ -123,9 +125,11 @@ class NeededChange:
 class FleetAnswer:
     """The answer.
 
-    status    `optimal`, `feasible` (see gap) or `infeasible`;  gap  the largest of the levels
+    status    `optimal`, `feasible` (see gap) or `infeasible`
+    gap       the largest of the levels
     owning    each cluster bought and rented, if a file of ownership costs is given
-    binds     the obstacles if infeasible;  changes  the smallest sufficient ones
+    binds     the obstacles if infeasible
+    changes   the smallest sufficient changes
     """
 
     status: str

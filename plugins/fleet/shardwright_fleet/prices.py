@@ -30,7 +30,8 @@ STEP_SCHEMA = "shardwright/fleet-step@1"
 class PhasePrices:
     """Step times and costs of phases, computed or cached.
 
-    folder   cache of answers, None for none;  workers  processes of this machine
+    folder   cache of answers, None for none
+    workers  processes of this machine
     """
 
     folder: Path | None
@@ -88,7 +89,7 @@ class PhasePrices:
         try:
             return read_document(path, StepAnswer, schema=STEP_SCHEMA)
         except ShardwrightError:
-            return None  # priced again, and written over
+            return None  # computed again, and overwritten
 
 
 def _choice(

@@ -54,7 +54,8 @@ class Job:
 
     phases        the choices of each phase
     release       earliest step at which it may begin
-    deadline      step by which it should end, None for none;  hard  whether it must
+    deadline      step by which it should end, None for none
+    hard          whether it must end by the deadline
     priority      weight of a step of lateness without a price
     usd_per_step  cost of a step of lateness; 0: lateness is weighted by `priority` and minimized
                   before dollars
@@ -74,7 +75,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetProblem:
-    """Jobs and pools; step_h  hours of a step;  levels  the objectives in order."""
+    """Jobs and pools; `step_h` are the hours of a step, `levels` the objectives in order."""
 
     pools: tuple[Pool, ...]
     jobs: tuple[Job, ...]
@@ -107,9 +108,10 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """The values of a schedule that are minimized.
+    """The minimized values of a schedule.
 
-    lateness   steps times priorities;  usd  including the cost of lateness
+    lateness   steps times priorities
+    usd        including the cost of lateness
     end        step after the last phase
     """
 

@@ -23,7 +23,8 @@ class FleetCluster:
     """A cluster shared by runs.
 
     parts    number of nodes -> that part of the cluster, for every number considered
-    price    US dollars of a device-hour, None if unknown;  kind  of price, "" for a given number
+    price    US dollars of a device-hour, None if unknown
+    kind     of price, "" for a given number
     owned    paid whether used or not: its hours have no cost in the decision
     opens_h, closes_h   hours after the start
     """
@@ -66,8 +67,10 @@ class FleetRun:
     """A training run.
 
     options       types of frozen weights and optimizer states
-    late          one of NEVER, AVOID and FINE;  usd_per_day  of lateness
-    fewest, most  nodes;  clusters, after  indices of usable clusters, and of runs to end before it
+    late          one of NEVER, AVOID and FINE
+    usd_per_day   of lateness
+    fewest, most  nodes
+    clusters, after  indices of usable clusters, and of runs that must end first
     """
 
     name: str

@@ -34,7 +34,7 @@ from shardwright_fleet.solver import Solution, solve_fleet
 _SCHEDULE = 0.7
 _GAP = 0.02
 _LEAST_S = 2.0
-# A cluster is tried with one more node, and with this part of its nodes more.
+# A cluster is tried with one more node, and with this fraction of its nodes added.
 _PARTS = 4
 
 
@@ -54,7 +54,7 @@ def solve_question(
     begin = clock()
     priced = prices.of(question)
     problem = problem_of(question, priced)
-    # Where prices took most of the time, a third is left all the same.
+    # If prices took most of the time, a third of it is still left for the rest.
     end = max(begin + limit_s, clock() + limit_s / 3)
     left = end - clock()
     solution = solve_fleet(problem, clock=clock, limit_s=_SCHEDULE * left, seed=seed)

@@ -110,7 +110,7 @@ def solve_fleet(
             return Solution(status="unknown")
         bounds[level] = least.bound * (model.usd_unit if level == COST else 1.0)
         if least.schedule is not None and not isinstance(target, int):
-            # No schedule from here on is worse at this level.
+            # Later schedules must not be worse at this level.
             model.model.add(target <= least.value)
     assert found is not None
     values = values_of(problem, found)
@@ -165,12 +165,12 @@ class FleetModel:
             max(each.usd for each in phase) for job in problem.jobs for phase in job.phases
         )
         dearest += sum(job.usd_per_step for job in problem.jobs) * problem.horizon
-        # US dollars in a unit: a cent, or more where there are many.
+        # US dollars per unit: a cent, or more if there are many dollars.
         self.usd_unit = max(0.01, dearest / _MOST_UNITS)
         self.added: list[Any] = [
             self.model.new_int_var(0, pool.nodes, "") if enlarge else 0 for pool in problem.pools
         ]
-        # Of every pool its intervals, their nodes, and their node-steps where they are present.
+        # For every pool: its intervals, their nodes, and their node-steps if they are present.
         self._intervals: list[list[tuple[Any, int, Any]]] = [[] for _ in problem.pools]
         self.jobs = [self._variables(job, extend) for job in problem.jobs]
         for job, own in zip(problem.jobs, self.jobs, strict=True):

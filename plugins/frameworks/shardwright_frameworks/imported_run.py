@@ -118,14 +118,15 @@ class ImportedRun:
     dp                 replicas; if not in the files, derived from the other degrees
     dp_replicate       number of groups of replicas, each with all states sharded by ZeRO
     zero_stage         1 for a distributed optimizer, 2 and 3 as in DeepSpeed
-    micro_batch        sequences per replica and pass; global_batch per optimizer step
+    micro_batch        sequences per replica and pass
+    global_batch       sequences per optimizer step
     precision          bf16, fp16, fp32, fp8, mxfp8, nvfp4 or tf32
     recompute          none, selective, full, or a kind as in a table of runs
     pipeline_layout    Megatron's text for the virtual stages
     device             the accelerator, if a file names it
     base_precision     nf4 or int8: type of frozen weights (only adapters are trained)
-    activation_offload share of the layers whose activations are in host memory gradient_reduction
-    fp32 or bf16: type of gradients and their sums
+    activation_offload share of the layers whose activations are in host memory
+    gradient_reduction fp32 or bf16: type of gradients and their sums
     options            `file:line` and option of each value, by key
     derived            derivation of each value that is in no file, by key
     defaults           the framework's defaults for values that the files do not have, by key

@@ -32,8 +32,8 @@ class KeyTable:
     """One framework.
 
     name, words  name in commands, and in texts
-    section      of the file; no other framework's files have it
-    program      program in the command that starts it
+    section      of the file; other frameworks' files do not have it
+    program      program in the command that starts the run
     keys         key in the section -> (field of an import, reader of its value)
     """
 

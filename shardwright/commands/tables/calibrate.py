@@ -41,7 +41,7 @@ ONE_CONFIGURATION = (
     "of another layout or size to see whether it helps here"
 )
 NOTHING_WRITTEN = "nothing is written; name a file to keep it: -o my-cluster.toml"
-# Coefficients that moved by less are not worth a line.
+# Coefficients that changed by less are not printed.
 _LEAST_MOVE = 0.01
 
 

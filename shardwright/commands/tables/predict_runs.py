@@ -21,7 +21,7 @@ OK = "ok"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedRun:
-    """The prediction of the run `id`; None for a figure without one.
+    """The prediction of the run `id`; None for a number that was not predicted.
 
     low, high         bounds of the 90 % intervals
     fits              memory_left_gib, device memory minus the memory needed, is not negative

@@ -17,7 +17,7 @@ COLOURS = (BLUE, ORANGE, GREEN, "#8e6bbf", RED, "#3f9c96", "#c75f8b", "#7a6a4f")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A key figure at the top; note  its interval or explanation."""
+    """A key figure at the top; `note` is its interval or explanation."""
 
     name: str
     value: str
@@ -30,7 +30,7 @@ class Table:
 
     chosen  highlight the first row
 
-    Raises InputError if a row and the heads differ in length.
+    Raises InputError if a row and the heads have different lengths.
     """
 
     heads: tuple[str, ...]
@@ -59,8 +59,9 @@ class Bar:
 class BarChart:
     """Bars on one axis.
 
-    unit   of the axis
-    mark   position of a line across all bars, None for none;  mark_words  its description
+    unit         of the axis
+    mark         position of a line across all bars, None for none
+    mark_words   its description
     """
 
     title: str

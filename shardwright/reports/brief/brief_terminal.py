@@ -60,8 +60,8 @@ def section_report(section: Section) -> RenderableType:
 
 
 def printed_table(made: Table) -> RenderableType:
-    """The table in text; long words are folded, never cut. A table of several numbers that is wider
-    than the terminal has its longest texts on separate lines."""
+    """The table in text; long words are folded, never cut. If a table of several numbers is wider
+    than the terminal, its longest texts are on separate lines."""
     apart = _texts_apart(made)
     return _stacked(made, apart) if apart else _grid(made)
 
@@ -106,7 +106,7 @@ def _width(cell: str) -> int:
 
 
 def _filled(texts: Iterable[str]) -> list[str]:
-    """The texts on as few lines as hold them."""
+    """The texts on as few lines as possible."""
     lines = [""]
     for text in filter(None, texts):
         joined = f"{lines[-1]}{_GAP}{text}" if lines[-1] else text

@@ -15,7 +15,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column; unit  "" for text and plain numbers."""
+    """A column; `unit` is "" for text and plain numbers."""
 
     name: str
     unit: str

@@ -84,7 +84,7 @@ def _why_no_layout(why: Infeasibility | None) -> str:
 
 
 def _batches(answer: LayoutFile, chosen: LayoutChoice) -> str:
-    """Other numbers of sequences per step, which more devices divide."""
+    """Other numbers of sequences per step, which are divisible by more devices."""
     now = chosen.prediction.per_s.value
     return "; ".join(
         f"{each.global_batch}: {each.tokens_per_s / now - 1:+.0%} tokens/s, step "
@@ -183,7 +183,7 @@ def _long_run(chosen: LayoutChoice) -> list[tuple[str, str]]:
 
 
 def _words(rows: Iterable[tuple[str, str]]) -> Table:
-    """A table of names and texts, without empty ones."""
+    """A table of names and texts; empty texts are left out."""
     return Table(heads=("", ""), rows=tuple((name, text) for name, text in rows if text))
 
 
@@ -237,7 +237,7 @@ def planned_plan(answer: PlanFile, model: str = "", cluster: str = "") -> Planne
 
 
 def _stage_tables(plan: Plan, prediction: Prediction, searched: tuple[str, str]) -> list[Table]:
-    """Stages and memory of alike replicas, or the replicas."""
+    """Tables of stages and memory if all replicas are equal, otherwise of the replicas."""
     if plan.pipelines is not None:
         words = _words([searched, ("gradients", exchange_words(prediction))])
         return [words, replica_table(plan, plan.pipelines, prediction)]
@@ -341,7 +341,7 @@ def prediction_brief(
     title: str = "Prediction",
     assumptions: Sequence[str] = (),
 ) -> Brief:
-    """Step time by part, memory by rank, and assumptions; peak  in bytes, None if not known."""
+    """Step time by part, memory by rank, and assumptions; `peak` in bytes, None if unknown."""
     kwh, unit = prediction.kwh_per_million, prediction.counted_in
     figures = [
         f"step {format_interval(prediction.step_time_s)}",

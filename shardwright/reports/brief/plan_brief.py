@@ -40,8 +40,10 @@ _GIB = 2**30
 class Planned:
     """Content of the report: the rows of plan_table.py and details of the best plan.
 
-    proof      optimality of the best plan;  why  reason if nothing fits
-    parts      seconds of the step;  memory  bytes of the fullest device
+    proof      optimality of the best plan
+    why        reason if nothing fits
+    parts      seconds of the step
+    memory     bytes of the fullest device
     helps      (change, step time with it)
     relaxations  (change, flag, step time) that make a plan feasible
     lost       share of a long run's time by cause of loss

@@ -31,7 +31,8 @@ _FEW_DECADES = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A mark; label  next to it, "" for none;  group  sets color and shape;  title  on hover."""
+    """A mark; `label` is next to it, "" for none; `group` sets color and shape; `title` is its
+    tooltip."""
 
     x: float
     y: float

@@ -88,7 +88,7 @@ def offers_report(prices: Sequence[DevicePrice], today: str) -> RenderableType:
 def catalog_report(
     devices: Sequence[CatalogRow], prices: Mapping[str, DevicePrice | None]
 ) -> RenderableType:
-    """The devices of the catalog; prices  by device, None if unknown."""
+    """The devices of the catalog; `prices` by device, None if unknown."""
     rows = table("device", ">bf16 peak", ">memory", ">bandwidth", ">power", ">$/hour", "measured")
     for row in devices:
         price = prices.get(row.name)

@@ -73,9 +73,9 @@ def largest_model(
 
 
 def largest_words(candidates: tuple[Candidate, ...], count: int) -> str:
-    """The last candidate, which is the answer, in words.
+    """Text on the last candidate, which is the answer.
 
-    count  of the models of the list
+    count  number of models of the list
     """
     chosen = candidates[-1]
     words = f"{chosen.model}, {format_count(chosen.parameters)} parameters"

@@ -19,7 +19,7 @@ from simulator.values.prediction import Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseThatPays:
-    """Share of the calendar from which owning is cheaper; above 1: never.
+    """Share of the time in use from which owning is cheaper; above 1: never.
 
     high  None if the cheapest rent is below the cost of power, so that owning is never cheaper
     """
@@ -33,14 +33,14 @@ class UseThatPays:
 class Purchase:
     """Buying the devices of the answer.
 
-    purchase_usd  of all, including their network
+    purchase_usd  of all devices, including their network
     years         of depreciation
     usd_per_hour  of a device in continuous use, including power
     run_usd       of the run at this rate
-    rent_usd      of renting it; None without a price
+    rent_usd      of renting for the run; None without a price
     use           from which owning is cheaper; None without a price, and if the rent is below the
                   cost of power
-    runs          number of such runs after which the purchase pays; None if it never does
+    runs          number of such runs after which the purchase pays off; None if it never does
     words         assumed inputs, with sources
     """
 

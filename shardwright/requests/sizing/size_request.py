@@ -432,6 +432,6 @@ def _ours(options: SizeOptions) -> bool:
 
 
 def _most_axes(name: str) -> tuple[int, str]:
-    """Frameworks in order of decreasing choices: their results prune the others."""
+    """Sort key: frameworks with the most choices first, because their results prune the others."""
     rules = load_framework(name).rules
     return (-len(rules.axes), name)

@@ -92,11 +92,11 @@ class Sized:
 class SizeSolver:
     """Answers requests.
 
-    clock    seconds; the machine's monotonic clock with several workers
+    clock    returns seconds; the machine's monotonic clock with several workers
     today    ISO day, for the age of prices
-    limit_s  of each search
+    limit_s  time limit of each search
     workers  processes on this machine, 1 for the current one only
-    relaxed  where no run keeps the limits, include the smallest changes of limits that allow one
+    relaxed  if no run keeps the limits, include the smallest changes of limits that allow one
     """
 
     clock: Callable[[], float]
@@ -174,7 +174,7 @@ class SizeSolver:
 
     def explained(self, sized: Sized) -> Sized:
         """An answer of `Detail.BEST` extended to this solver's detail, without the published run;
-        its parts are not solved again."""
+        parts that it already has are not solved again."""
         return self._detailed(sized, self._end())
 
     def _detailed(self, sized: Sized, end: float) -> Sized:

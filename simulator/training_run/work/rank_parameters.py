@@ -50,8 +50,8 @@ def expert_copies(run: TrainingRun) -> int:
 
 
 def rank_parameters(run: TrainingRun, stack: Framework) -> tuple[float, float]:
-    """Weights of the fullest pipeline rank (its layers and one vocabulary table): (those that all
-    data-parallel ranks have, experts)."""
+    """Weights of the fullest pipeline rank (its layers and one vocabulary table): (common to all
+    data-parallel ranks, experts)."""
     full, _ = stage_layers(run)
     table = vocabulary_share(run, stack) * run.model.hidden_size
     tables = 1 if run.degrees.pp > 1 or run.model.tied_embeddings else 2

@@ -19,7 +19,7 @@ def predicting_layers(run: TrainingRun) -> int:
 
 def stage_layers(run: TrainingRun) -> tuple[float, float]:
     """(layers of the fullest rank without the head, layers of the rank with the head), including
-    those that predict further tokens. With a single rank, its layers twice."""
+    layers that predict further tokens. With a single rank, its layers twice."""
     degrees = run.degrees
     held = [0] * degrees.pp
     head = 0

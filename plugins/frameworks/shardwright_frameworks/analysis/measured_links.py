@@ -1,11 +1,11 @@
 """`link_factors`: measured over assumed times of a cluster's collectives.
 
-Measured times of collectives alone (nccl-tests) are compared with the times that predictions start
-from (simulator/collectives.py on the run's links). They give the rate inside a node and between
-nodes, so only messages count that the rate bounds, not latency. A collective between nodes is as
-slow as its slowest level. It gives the network's rate only if the network binds, with the rate
-inside the nodes known. The factors multiply the coefficients `inner` and `outer`, the ratio of a
-collective in a step to the same alone.
+Measured times of isolated collectives (nccl-tests) are compared with the times from which
+predictions start (simulator/collectives.py on the run's links). They give the rate inside a node
+and between nodes, so only messages are used whose time depends on the rate, not on latency. A
+collective between nodes is as slow as its slowest level: it gives the network's rate only if the
+network is that level, with the rate inside nodes already known. The factors multiply the
+coefficients `inner` and `outer`, the ratio of a collective's time in a step to its isolated time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from simulator.collectives import CollectiveTime
 from simulator.training_run.messages.rank_group import RankGroup
 from simulator.training_run.messages.run_links import Links, moved
 
-# Collectives whose rings use every link of a group at once, as those of training do; a send alone
-# uses one link, and is priced apart (`message_efficiency`).
+# Collectives whose rings use every link of a group at once, like those of training. A single send
+# uses one link, and is priced separately (`message_efficiency`).
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
@@ -81,8 +81,12 @@ class LinkFactor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFactors:
-    """inner, outer  measured over assumed seconds, the geometric mean over collectives; None
-    without a result. error_* are mean absolute relative errors of all sizes bounded by a rate."""
+    """The factors of both levels.
+
+    inner, outer   measured over assumed seconds, the geometric mean over collectives; None without
+                   a result
+    error_*        mean absolute relative errors of all sizes whose time depends on a rate
+    """
 
     inner: float | None
     outer: float | None

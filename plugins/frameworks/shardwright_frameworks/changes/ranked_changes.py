@@ -12,9 +12,8 @@ from simulator.memory.footprint import footprint
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.step_time import price_runs
 
-# Published step times of one configuration, measured again, differ by about so much (median 6 % of
-# NVIDIA's releases, 5 % of all sources: ../shared/truth/README.md, 2026-11-22). A smaller gain is
-# no advice.
+# Published step times of one configuration, measured again, differ by about this much (median 6 %
+# of NVIDIA's releases, 5 % of all sources, 2026-11-22). A smaller gain is not worth advice.
 LEAST_GAIN = 0.05
 
 
@@ -22,7 +21,8 @@ LEAST_GAIN = 0.05
 class PricedChange:
     """A change and its price.
 
-    gain      share of the step that is saved; step_time_s  with the change
+    gain           share of the step that is saved
+    step_time_s    with the change
     needed_bytes   required per device with the change, None if the framework's memory is not
                    described
     """

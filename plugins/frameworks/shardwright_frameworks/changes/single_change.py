@@ -1,4 +1,4 @@
-"""`single_changes`: the runs that differ from one in a single setting, on the same devices with the
+"""`single_changes`: all runs that differ from a run in one setting, on the same devices with the
 same batch.
 
 A changed degree takes devices from data parallelism, or gives them to it. A run is legal if the
@@ -17,7 +17,7 @@ from simulator.training_run.framework.framework import FrameworkRules, load_fram
 from simulator.training_run.run.training_run import TrainingRun, setting_of, with_settings
 from simulator.values.recompute_kind import recompute_kind
 
-# Settings that a change may be of, in the order in which equal gains are listed.
+# Settings that may be changed; equal gains are listed in this order.
 SETTINGS = (
     "micro_batch", "recompute", "tp", "pp", "vpp", "cp", "ep", "zero_stage", "sequence_parallel",
     "schedule", "optimizer_offload", "precision",
@@ -101,7 +101,7 @@ def _with_degree(run: TrainingRun, axis: str, degree: int) -> TrainingRun | None
         elif degrees.pp == 1:
             schedule = "1f1b"
         elif vpp > 1:
-            # As many chunks of a rank as its layers leave.
+            # At most as many virtual stages per rank as layers.
             vpp = vpp if run.model.num_layers % (degree * vpp) == 0 else 1
             schedule = schedule if vpp > 1 else "1f1b"
     sequence = run.sequence_parallel

@@ -28,7 +28,7 @@ from shardwright_frameworks.shell.text_marks import Place
 
 _MOST_FILES = 200
 _MOST_IMPORTS = 10
-# Functions that give a model by its name, which is all that their callers need.
+# Functions that return a model for a name; callers need only the name.
 _NAMED = ("model_registry",)
 
 
@@ -140,7 +140,7 @@ class PythonRecipes:
 
     def _top(self, path: Path, file: PythonFile) -> dict[str, Any]:
         if path not in self._tops:
-            self._tops[path] = {}  # filled statement by statement: functions called there use it
+            self._tops[path] = {}  # filled by statement: functions called there use it
             self._evaluation.top(path, file, self._tops[path])
         return self._tops[path]
 

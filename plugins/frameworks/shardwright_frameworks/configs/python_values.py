@@ -142,7 +142,7 @@ def _flatten(value: Any, path: Key, place: Place, result: PythonValues) -> None:
     elif isinstance(value, list) and (unknown := _unknown_in(value)) is not None and path:
         result.values[path] = (unknown, place)
     elif isinstance(value, list):
-        for item in reversed(value):  # the first of several has the values that both have
+        for item in reversed(value):  # if several have an entry, the first one counts
             if isinstance(item, Built):
                 _flatten(item, path, place, result)
 

@@ -1,6 +1,7 @@
 """`report_unused`: keys about parallelism, precision, the model or the optimizer that no reader
-used. For all frameworks, a reader marks the keys that it uses (`Collected.set`, `Collected.use`),
-and the others are reported.
+used.
+
+Readers mark the keys that they use (`Collected.set`, `Collected.use`); all others are reported.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ STEPS, WARM_UP = 20, 5
 def plan_check(planned: PlannedRun, target: str, costs: CostOfGaps) -> dict[str, Any]:
     """The document `plan-check.json`.
 
-    Step time and rates are the planned run's or, if the target cannot express a part of it, those
-    of the exported run, from the price of the gaps.
+    Step time and rates are those of the planned run. If the target cannot express a part of it,
+    they are those of the exported run, computed from the price of the gaps.
     """
     run, figures = planned.run, planned.prediction
     factor = 1.0 + (costs.slower or 0.0)

@@ -12,8 +12,8 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.requests.table_row import SHIPPED
 from shardwright_frameworks.shell.text_marks import Place
 
-# Flavors of torchtitan (github.com/pytorch/torchtitan, torchtitan/models) whose name with their
-# model's is not that of the published model.
+# Flavors of torchtitan (github.com/pytorch/torchtitan, torchtitan/models) whose published model has
+# another name.
 _NAMES = {
     ("llama3", "405b"): "llama-3.1-405b",
     ("llama4", "17bx16e"): "llama-4-scout",

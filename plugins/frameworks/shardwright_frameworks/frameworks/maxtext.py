@@ -48,7 +48,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "logits_via_embedding": ("model.tied_embeddings", truth_of),
 }  # fmt: skip
 _FIGURES = frozenset(key for key, (about, _) in _KEYS.items() if about.startswith("model."))
-# Figures that doublings of `global_parameter_scale` double in turn: heads and feed-forward first,
+# Sizes that `global_parameter_scale` doubles, one after the other: heads and feed-forward first,
 # then the width, then the layers (configs/types.py, get_individual_scales).
 _SCALED = {
     "base_num_query_heads": 2, "base_num_kv_heads": 2, "base_mlp_dim": 2, "base_moe_mlp_dim": 2,

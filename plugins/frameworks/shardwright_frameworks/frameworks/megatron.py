@@ -77,7 +77,7 @@ UNEVEN = (
 )  # fmt: skip
 """Options of a pipeline whose stages have different numbers of layers."""
 EXPERT_OVERLAP = "overlap_moe_expert_parallel_comm"
-# Of which other programs that take the figures of a model have none.
+# Options of a run that other programs which read a model's sizes do not have.
 _OWN = _MARKS - {
     "micro_batch_size",
     "num_attention_heads",

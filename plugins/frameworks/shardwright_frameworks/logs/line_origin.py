@@ -31,7 +31,7 @@ _LEAP_YEAR = 2024  # for stamps without a year, so that 29 February exists
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """rank  name of the printing process, "" if there is none;  text  the rest of the line"""
+    """rank: name of the printing process, "" if there is none; text: the rest of the line."""
 
     rank: str
     text: str
@@ -39,8 +39,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """time_s  seconds since some day;  resolution_s  of its last printed digit;  daily  without a
-    date: seconds since midnight"""
+    """A time of day in a line.
+
+    time_s        seconds since some day
+    resolution_s  of its last printed digit
+    daily         without a date: seconds since midnight
+    """
 
     time_s: float
     resolution_s: float

@@ -67,8 +67,9 @@ class Attempt:
 class LogSeries:
     """Collects step lines into `attempts`.
 
-    resolution_s  of the times of day;  smoothed  whether printed times are;  rank_times  samples of
-                  seconds per step (or of the inverse of tokens/s) of each named rank
+    resolution_s  of the times of day
+    smoothed      whether printed times are running means
+    rank_times    samples of seconds per step (or of the inverse of tokens/s) of each named rank
     """
 
     def __init__(self) -> None:

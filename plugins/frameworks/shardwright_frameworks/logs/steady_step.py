@@ -38,16 +38,18 @@ _FEWEST_FOR_DRIFT = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyStep:
-    """Seconds per step; nan where the log has none.
+    """Seconds per step; nan for missing values.
 
-    source    `printed`, `clock` or `rate`, the column it comes from
+    source    `printed`, `clock` or `rate`: the column of the times
     p10_s, p90_s  of the steady lines, None if the clock is too coarse
     recent_s  median of the last `RECENT` lines, including slow ones
     drift     last third of the steady lines over the first, minus 1; None for few lines
-    steady    [lines] whether a line is steady;  share  of the lines after the warm-up
+    steady    [lines] whether a line is steady
+    share     of steady lines among the lines after the warm-up
     stalls    number of lines or gaps longer by several steps, without a reason in the log
     pauses    number of those with a reason: a checkpoint, an evaluation, a period
-    warm_up_steps, and seconds beyond the steady: warm_up_s, stalled_s, paused_s
+    warm_up_steps   number of steps in the warm-up
+    warm_up_s, stalled_s, paused_s   seconds in addition to steady steps
     """
 
     time_s: float
@@ -118,7 +120,7 @@ def steady_step(x: StepColumns, chosen: Mask | None = None) -> SteadyStep | None
 
 
 def quantile(values: Array, weights: Array, share: float) -> float:
-    """The weighted quantile, in the middle between two values where it falls between them.
+    """The weighted quantile; between two values, their mean.
 
     >>> quantile(np.asarray([1.0, 2.0, 9.0]), np.asarray([1.0, 1.0, 1.0]), 0.5)
     2.0

@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 class StepColumns:
     """Arrays [lines]; nan for missing values.
 
-    attempt   number of the attempt;  step  as printed
+    attempt, step   number of the attempt, and the step as printed
     started   whether the attempt's beginning is in the log
     covers    optimizer steps since the previous line of the attempt
     time_s    seconds per step as printed, the mean of those steps

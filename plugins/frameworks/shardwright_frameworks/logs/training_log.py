@@ -9,8 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpread:
-    """Distribution of the steady steps in seconds: a tenth is faster than `p10_s`, a tenth slower
-    than `p90_s`; drift  the last third over the first, minus 1."""
+    """Distribution of the steady steps in seconds.
+
+    p10_s, p90_s   a tenth of the steps is faster, a tenth slower
+    drift          last third over the first, minus 1
+    """
 
     p10_s: float | None = None
     median_s: float | None = None
@@ -20,8 +23,8 @@ class LogSpread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMemory:
-    """The highest printed memory of a device; kind  `allocated` (by tensors), `reserved` (by the
-    allocator) or `device` (reported by the device)."""
+    """The highest printed memory of a device; `kind` is `allocated` (by tensors), `reserved` (by
+    the allocator) or `device` (reported by the device)."""
 
     peak_gib: float
     kind: str

@@ -350,7 +350,7 @@ def collect_deepspeed_file(
 
 
 def _moved(file: KeyedFile, name: str, folder: ConfigFolder) -> KeyedFile:
-    """Places of a file written by a script, moved to the script's lines."""
+    """The file with the places of its values in the script that writes it, if a script does."""
     if name not in folder.written:
         return file
     script, line = folder.written[name]

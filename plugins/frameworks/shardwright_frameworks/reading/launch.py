@@ -74,8 +74,9 @@ class Launch:
     """A command.
 
     program    the script or module, "" if the files do not give it
-    launcher   options before the program;  words  names of the launchers
-    arguments  words behind the program
+    launcher   options before the program
+    words      names of the launchers
+    arguments  words after the program
     """
 
     program: str

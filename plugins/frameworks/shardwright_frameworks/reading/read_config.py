@@ -202,8 +202,8 @@ def _read(name: str, folder: ConfigFolder) -> ScriptReading:
 
 
 def _of_folder(folder: ConfigFolder, path: str, devices: int | None) -> ImportedRun:
-    """The run of the only script that starts one and is not called by another file; without such a
-    script, of the only configuration file."""
+    """The run of a folder: that of the only script that starts a run and that no other file calls.
+    Without such a script, that of the only configuration file."""
     names = folder.names()
     scripts = [n for n in names if Path(n).suffix.lower() in SCRIPTS and folder.text(n)]
     best: tuple[int, int, str] | None = None

@@ -189,7 +189,8 @@ def collect_python(
 ) -> str | None:
     """Collects the values of a Python configuration; returns its framework, or None.
 
-    requested  the function that returns it;  overrides  values that replace its own, by path
+    requested  the function that returns the configuration
+    overrides  values that replace the function's, by path
     """
     file = read_python(name, folder.text(name) or "")
     path = folder.path_of(name)

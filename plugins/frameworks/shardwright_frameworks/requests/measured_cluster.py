@@ -46,8 +46,12 @@ _CLUSTER = re.compile(r"\d+x")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCluster:
-    """cluster  the measured cluster;  factors  measured over assumed times of its links
-    before, after  the changed coefficients by name"""
+    """Coefficients of a cluster's links.
+
+    cluster        the measured cluster
+    factors        measured over assumed times of its links
+    before, after  the changed coefficients by name
+    """
 
     cluster: str
     factors: LinkFactors

@@ -1,4 +1,4 @@
-"""`row_of_import`: an imported run as a row of a table of runs."""
+"""`row_of_import`: converts an imported run to a row of a table of runs."""
 
 from __future__ import annotations
 

@@ -19,16 +19,16 @@ MOST_KERNELS = 5_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTime:
-    """Seconds per step of one device; compute, exposed communication, copies and idle add up to
-    step_time_s.
+    """Seconds per step of one device; compute, exposed communication, copies and idle time add up
+    to step_time_s.
 
-    steps          number of steps; 1 if the trace marks none: the figures are then for its whole
+    steps          number of steps; 1 if the trace marks none: the numbers are then for its whole
                    span
-    compute_s      time in which a kernel computes;  by_kind  busy seconds of matmul, attention,
-                   other
+    compute_s      time in which a kernel computes
+    by_kind        busy seconds of matmul, attention, other
     exposed_communication_s   time with a message and without computation
     hidden_communication_s    time with a message and computation
-    copy_s         time with a copy only;  idle_s  time without activity
+    copy_s, idle_s   time with a copy only, and time without activity
     collectives    busy seconds by operation
     """
 

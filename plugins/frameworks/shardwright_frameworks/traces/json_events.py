@@ -24,11 +24,11 @@ _MOST_HEAD = 1 << 26
 
 
 def trace_events(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The events of `{"traceEvents": [...]}` or of a bare `[...]`, gzipped or plain; a file that
-    truncated gives those before its end.
+    """The events of `{"traceEvents": [...]}` or of a bare `[...]`, gzipped or plain; for a
+    truncated file, the events before its end.
 
-    Memory is bounded by one event and one chunk. Raises DocumentError for a missing file and for
-    one without events.
+    Memory is bounded by one event and one chunk. Raises DocumentError for a missing file and for a
+    file without events.
     """
     file = Path(path)
     try:

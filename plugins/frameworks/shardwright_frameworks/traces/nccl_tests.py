@@ -50,7 +50,7 @@ _HEAD_LINES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclPoint:
-    """size_bytes  size of the buffer as counted by nccl-tests;  time_s  out of place"""
+    """size_bytes: size of the buffer as counted by nccl-tests; time_s: out of place."""
 
     size_bytes: float
     time_s: float

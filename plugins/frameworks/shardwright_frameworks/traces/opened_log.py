@@ -1,5 +1,5 @@
-"""`open_log`: reads any output file of a run: log, profile, memory snapshot, output of nccl-
-tests."""
+"""`open_log`: reads any output file of a run: a log, a profile, a memory snapshot, or output of
+nccl-tests."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from shardwright_frameworks.traces.device_time import DeviceTime, Kernels, devic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTime:
-    """devices  sorted by name;  notes  remarks for the reader"""
+    """The devices, sorted by name, and `notes`, remarks for the reader."""
 
     path: str
     tool: str

@@ -30,8 +30,7 @@ class Strategy:
 
     inputs, outputs   the layout of each tensor
     cuts              (role, ranks) of every loop that is cut
-    exchanged         (axis, collective inside the op); its buffer is what the other axes leave of
-                      it
+    exchanged         (axis, collective inside the op, with the buffer after cuts by other axes)
     """
 
     inputs: tuple[Layout, ...]

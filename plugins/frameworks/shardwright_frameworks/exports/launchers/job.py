@@ -14,7 +14,8 @@ class Job:
     """A job on a number of nodes that starts `run.sh` once on each.
 
     name      of the job, in lower case letters, digits and dashes
-    device    name in the catalogue;  device_type  `gpu`, `cpu` or `tpu`
+    device    name in the catalog
+    device_type  `gpu`, `cpu` or `tpu`
     """
 
     name: str

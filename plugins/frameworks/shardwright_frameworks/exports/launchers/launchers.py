@@ -17,7 +17,8 @@ from shardwright_frameworks.exports.values.exported import ExportedFile
 class Launcher:
     """One launcher.
 
-    files    added to the folder;  start  the command that starts the job
+    files    added to the folder
+    start    the command that starts the job
     """
 
     files: Callable[[Job], tuple[ExportedFile, ...]]

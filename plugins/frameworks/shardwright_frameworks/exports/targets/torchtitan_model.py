@@ -81,6 +81,7 @@ def model_file(planned: PlannedRun) -> str:
 
 
 def _multiplier(ffn: int, hidden: int) -> float:
-    """A factor whose product is between 0 and the width, so that it is rounded up to one multiple
-    (models/llama3/model/model.py: int(factor x int(2/3 x 4 x hidden)), rounded up)."""
+    """A factor that gives exactly the width `ffn`. torchtitan multiplies and rounds up to a
+    multiple of it (models/llama3/model/model.py: int(factor x int(2/3 x 4 x hidden))), so the
+    product may be any number between 0 and the width."""
     return round(0.5 * ffn / (8 * hidden / 3), 6)

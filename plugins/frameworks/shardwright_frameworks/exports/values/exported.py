@@ -19,10 +19,11 @@ class ExportedFile:
 class Unexpressed:
     """A decision of the plan that the target cannot express.
 
-    option    the planned option;  planned, written  the plan's value and the folder's
+    option    the planned option
+    planned, written   the plan's value, and the value in the exported folder
     why       reason, naming the option that the target does not have
-    change    fields of TrainingRun that differ from the planned run; None if the
-              cost model does not distinguish the two
+    change    fields of TrainingRun that differ from the planned run; None if the cost model does
+              not distinguish the two
     """
 
     option: str

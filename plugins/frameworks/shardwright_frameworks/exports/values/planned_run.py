@@ -36,8 +36,9 @@ class PlannedStage:
 class PlannedRun:
     """The input of every exporter: a plan in names shared by all frameworks.
 
-    plan      the file's name;  plan_text  its text, for our executor
-    model     as the user named it;  config  its Hugging Face configuration, empty for a factory
+    plan, plan_text   the file's name, and its text (for our executor)
+    model     as the user named it
+    config    its Hugging Face configuration, empty for a factory
     run       the layout; its `stack` is the framework that it was planned for
     stages    virtual stages in the order of the model
     device_type   `gpu`, `cpu` or `tpu`

@@ -12,16 +12,15 @@ from typing import Protocol
 class StepLine:
     """A step as printed in a line; None for missing values.
 
-    step            optimizer steps done, from 1;  total  of the whole training
+    step, total     optimizer steps done, from 1; and of the whole training
     covers          steps of the line if printed; otherwise those since the last line
     time_s          seconds per step, the mean of the steps since the last such line
     bar_s           elapsed whole seconds of a progress bar
-    smoothed        whether time_s is a running mean, in which a slow step also affects the
-                    following ones
+    smoothed        whether time_s is a running mean, in which a slow step also affects later steps
     bar             total and words before a progress bar: distinguishes training from evaluation
-    device_tokens_per_s  of one device;  tokens_per_s  of all devices
-    memory_gib      the highest memory so far or since the last line;  memory_kind  `allocated`,
-                    `reserved` or `device`
+    device_tokens_per_s, tokens_per_s   of one device, and of all devices
+    memory_gib      the highest memory so far or since the last line
+    memory_kind     `allocated`, `reserved` or `device`
     """
 
     step: int
@@ -71,7 +70,7 @@ class LogEvent(IntFlag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """An event; step  from which training continues, 0 if not printed."""
+    """An event; `step` is the step from which training continues, 0 if not printed."""
 
     what: LogEvent
     step: int = 0

@@ -39,8 +39,13 @@ _OTHERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """title  the last words before it;  epoch  the number in `Epoch 3:`, None without one
-    rate_s  seconds per step by its rate;  rest  text after the rate"""
+    """A progress bar in a line.
+
+    title   the last words before it
+    epoch   the number in `Epoch 3:`, None without one
+    rate_s  seconds per step by its rate
+    rest    text after the rate
+    """
 
     title: str
     epoch: int | None
