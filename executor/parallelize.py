@@ -190,7 +190,7 @@ def _sum_what_any_replica_trained(stage: StageModule) -> None:
     if zeros_for_others is not None:
         zeros_for_others(True)
         calls = Counter(c.function for c in flow.calls if stage.first <= c.block < stage.last)
-        for path in () if flow.by_value or flow.draws_beside else flow.units:
+        for path in () if flow.by_value or flow.draws_from_others else flow.units:
             unit: Any = stage.model.get_submodule(path)
             if calls[path] > 1 and hasattr(unit, zeros_for_others.__name__):
                 unit.set_reduce_scatter_unused_params(False, recurse=False)

@@ -98,7 +98,7 @@ class Rank:
             name: x.chunk(plan.degrees.dp)[mesh.at.dp].to(device) for name, x in given.items()
         }
         self._backend, self.compiled = backend, dict[str, CompiledUnit]()
-        self._draws = Draws(plan.seed, beside=flow.draws_beside) if flow.draws else None
+        self._draws = Draws(plan.seed, from_others=flow.draws_from_others) if flow.draws else None
         self.stages = self._build_stages(build, flow, getattr(torch, dtype))
         self._synchronise_ties()
         self.optimizer = self._make_optimizer()

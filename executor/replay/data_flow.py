@@ -100,8 +100,8 @@ class DataFlow:
     entries  of the blocks
     units    paths of the modules that run as a whole
     reached  blocks that the forward reaches
-    draws, draws_beside   whether random numbers are drawn, and whether also from other generators
-                          than torch's
+    draws    whether random numbers are drawn; draws_from_others: also from other generators
+             than torch's
     by_value  whether tensor values decide which code the forward runs (loops over experts)
     reads    unit -> blocks whose code outside of the unit reads its weights (an embedding table as
              head); weight of no unit -> blocks that read it, the first block if none does
@@ -116,7 +116,7 @@ class DataFlow:
     values: tuple[Value, ...]
     reached: frozenset[int]
     draws: bool = False
-    draws_beside: bool = False
+    draws_from_others: bool = False
     by_value: bool = False
     reads: Mapping[str, frozenset[int]] = field(default_factory=dict)
     casts: frozenset[str] = frozenset()
@@ -359,7 +359,9 @@ def flow_of(
             flow = _Recording(built.module, entries, units_of(built.module, opening)).of(
                 lambda: loss_of(shapes, built.loss_fn, built.call(built.module, *args), targets)
             )
-    flow = replace(flow, draws=seen.any or drawn[0], draws_beside=drawn[0], by_value=not all(used))
+    flow = replace(
+        flow, draws=seen.any or drawn[0], draws_from_others=drawn[0], by_value=not all(used)
+    )
     missing = sorted(set(range(len(entries))) - flow.reached)
     if missing:
         raise MismatchError(

@@ -57,16 +57,16 @@ class DrawsSeen(TorchDispatchMode):
 class Draws:
     """The draws of one model.
 
-    step    of the run, from 0
-    beside  whether the model also draws from `random`, numpy's functions or its own generators.
-            Seeding them takes nine tenths of the 80 us around a unit (two cores, torch 2.13,
-            2026-11-23)
+    step         of the run, from 0
+    from_others  whether the model also draws from `random`, numpy's functions or its own
+                 generators. Seeding them takes nine tenths of the 80 us around a unit (two cores,
+                 torch 2.13, 2026-11-23)
     """
 
-    def __init__(self, seed: int, *, beside: bool = True) -> None:
+    def __init__(self, seed: int, *, from_others: bool = True) -> None:
         self.step = 0
         self._seed = seed
-        self._beside = Generators() if beside else None
+        self._others = Generators() if from_others else None
         self._scope = ""
         self._inside = 0
         self._calls: Counter[str] = Counter()
@@ -75,8 +75,8 @@ class Draws:
     def watch(self, module: nn.Module, units: Iterable[str]) -> None:
         """Seed every call of these units; in a model that is one unit (""), every function that
         draws."""
-        if self._beside is not None:
-            self._beside.add(module)
+        if self._others is not None:
+            self._others.add(module)
         found = dict(module.named_modules())
         for path in filter(None, units):
             saved: list[tuple[bool, Any]] = []
@@ -115,21 +115,21 @@ class Draws:
         self._calls[place] += 1
         text = f"{self._scope}:{place}:{number}"
         _seed(_number(text))
-        if self._beside is not None:
-            self._beside.seed(lambda path: _number(f"{text}:{path}"))
+        if self._others is not None:
+            self._others.seed(lambda path: _number(f"{text}:{path}"))
 
     def _states(self) -> tuple[Any, Any, list[Any]]:
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         on_cuda = torch.cuda.get_rng_state() if cuda else None
-        beside = [] if self._beside is None else self._beside.states()
-        return torch.get_rng_state(), on_cuda, beside
+        from_others = [] if self._others is None else self._others.states()
+        return torch.get_rng_state(), on_cuda, from_others
 
     def _restore(self, states: tuple[Any, Any, list[Any]]) -> None:
         torch.set_rng_state(states[0])
         if states[1] is not None:
             torch.cuda.set_rng_state(states[1])
-        if self._beside is not None:
-            self._beside.restore(states[2])
+        if self._others is not None:
+            self._others.restore(states[2])
 
     def _began(self, path: str, saved: list[tuple[bool, Any]], *_: Any) -> None:
         saved.append((self._looking.on, self._states()))

@@ -82,9 +82,9 @@ class PartitionSolver:
             StageLabels(problem.kinds, costs, fastest_only=True) for costs in problem.costs
         ]
         # Minimum seconds of a stage in addition to its blocks'.
-        self.beside_forward = min(slot.forward_s for slot in problem.slots)
-        self.beside_backward = min(slot.backward_s for slot in problem.slots)
-        self.beside = self.beside_forward + self.beside_backward
+        self.extra_forward_s = min(slot.forward_s for slot in problem.slots)
+        self.extra_backward_s = min(slot.backward_s for slot in problem.slots)
+        self.extra_s = self.extra_forward_s + self.extra_backward_s
         # Seconds before each cut with every block at its fastest: for each of the costs, and the
         # minimum.
         self.forward = [self.lattice.before(costs.forward_s) for costs in problem.costs]
@@ -108,9 +108,9 @@ class PartitionSolver:
         window = 1 if gpipe else max(slot.in_flight for slot in self.problem.slots)
         limit = upper / micro
         if micro > window:
-            whole = float(self.time_before[-1]) + self.problem.num_stages * self.beside
+            whole = float(self.time_before[-1]) + self.problem.num_stages * self.extra_s
             limit = min(limit, (upper - whole) / (micro - window))
-        return limit * (1 + 1e-9) - self.beside
+        return limit * (1 + 1e-9) - self.extra_s
 
     def solve(self, below: float) -> Partition | None:
         """The best partition below `below` seconds; None if there is none."""
@@ -261,7 +261,7 @@ class PartitionSolver:
     def _bound_1f1b(self, columns: Array, start: Index, stage: int) -> Array:
         """Lower bound on the objective of any completion; exact for stage 0."""
         time, steady, own, end = columns.T
-        left = self.time_before[start] + stage * self.beside
+        left = self.time_before[start] + stage * self.extra_s
         rounds = self.problem.num_microbatches - self.problem.slots[0].in_flight
         if stage > 0 and rounds > 0:
             # Some remaining stage takes at least the mean; at least `time` comes after it.
@@ -272,8 +272,8 @@ class PartitionSolver:
     def _bound_gpipe(self, columns: Array, start: Index, stage: int) -> Array:
         down, slowest_f, up, slowest_b, end = columns.T
         rounds = self.problem.num_microbatches - 1
-        forward = self.forward_before[start] + stage * self.beside_forward
-        backward = self.backward_before[start] + stage * self.beside_backward
+        forward = self.forward_before[start] + stage * self.extra_forward_s
+        backward = self.backward_before[start] + stage * self.extra_backward_s
         if stage > 0:
             slowest_f = np.maximum(slowest_f, forward / stage)
             slowest_b = np.maximum(slowest_b, backward / stage)

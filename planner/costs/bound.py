@@ -3,8 +3,8 @@
 Symbols as in chain/problem.py. Also: W is the time of all blocks for one micro-batch, each with its
 fastest strategy; b_last is that of the last block; R is a lower bound on the time per micro-batch
 of the busiest of p ranks: of equal ranks with whole blocks (`least_busiest_s`), of unequal ranks
-with fractions of blocks (`unlike_busiest_s`), or of unequal ranks with the minimum number of blocks
-of near-even stages (`near_even_busiest_s`).
+with fractions of blocks (`unequal_busiest_s`), or of unequal ranks with at least the blocks of
+near-even stages (`near_even_busiest_s`).
 
 1f1b, gpipe   step >= W + (p - 1) send + tail + (M - 1) b_last
               step >= W + (p - 1) send + tail + (M - p) R
@@ -93,7 +93,7 @@ def least_busiest_s(fastest: Array, kinds: Sequence[int], num_ranks: int) -> flo
     return max(longest, least)
 
 
-def unlike_busiest_s(seconds: Array) -> float:
+def unequal_busiest_s(seconds: Array) -> float:
     """Lower bound on the time of the busiest of unequal ranks; seconds [p, n] of blocks on ranks.
 
     Proof: let w_r be weights of ranks with sum 1, t_rb the time of block b on rank r, and T_r the

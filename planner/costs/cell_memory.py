@@ -11,20 +11,20 @@ from planner.cell import Cell
 from planner.chain.ideals import BlockLattice
 from planner.chain.problem import Array, Load
 from planner.costs.priced_model import (
+    Cache,
     HeldParameters,
-    Known,
     PricedModel,
+    elementwise,
     held_in_ranges,
-    of_each,
 )
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from simulator.memory.held import (
     Elements,
     Figures,
-    dealt_elements,
     exchange_bytes,
     executor_static_bytes,
+    padded_elements,
 )
 from simulator.schedules.in_flight import in_flight as held_by_ranks
 
@@ -81,7 +81,7 @@ class CellMemory:
 
     def __init__(self, model: PricedModel, lattice: BlockLattice | None = None) -> None:
         self.model, self._lattice = model, lattice
-        self._known = Known()
+        self._known = Cache()
         self.capacity_bytes = max(group.device.usable_bytes for group in model.cluster.groups)
 
     def missing_bytes(self, cell: Cell) -> float:
@@ -95,9 +95,9 @@ class CellMemory:
         degrees = cell.degrees
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
         key = ("lacks", degrees.tp, cell.micro_batch, *sharing, degrees.pp)
-        return self._known.once(key, lambda: self._lacks(cell))
+        return self._known.computed(key, lambda: self._missing_bytes(cell))
 
-    def _lacks(self, cell: Cell) -> float:
+    def _missing_bytes(self, cell: Cell) -> float:
         """The larger shortfall of the two moments of `missing_bytes`."""
         degrees, room = cell.degrees, self.capacity_bytes
         total, trained = (
@@ -119,11 +119,11 @@ class CellMemory:
 
         def find() -> HeldParameters:
             every = (p.spec for kind in self._graph(tp).kinds for p in kind.parameters)
-            if shares > 1 and all(dealt_elements(p, shares) == p.num_elements for p in every):
+            if shares > 1 and all(padded_elements(p, shares) == p.num_elements for p in every):
                 return self.parameters(tp)
             return held_in_ranges(self._graph(tp), shares=shares, lattice=self._lattice)
 
-        return self._known.once(("held", tp, shares), find)
+        return self._known.computed(("held", tp, shares), find)
 
     def trained(self, tp: int, shares: int = 1) -> HeldParameters:
         """Trained parameters of every range of blocks, as in `parameters`."""
@@ -137,7 +137,7 @@ class CellMemory:
                 self._graph(tp), trained=True, shares=shares, lattice=self._lattice
             )
 
-        return self._known.once(("trained", tp, shares), find)
+        return self._known.computed(("trained", tp, shares), find)
 
     def _graph(self, tp: int) -> ModelGraph:
         return self.model.graph(self.model.micro_batches[0], tp)
@@ -220,7 +220,7 @@ class CellMemory:
         def find() -> tuple[Array, Array]:
             held = self.parameters(degrees.tp, cell.shares)
             trained = self.trained(degrees.tp, cell.shares)
-            found = of_each(
+            found = elementwise(
                 lambda total, own, gradients: self.states(
                     cell, Elements(total=total, trained=own, gradients=gradients)
                 ),
@@ -232,7 +232,7 @@ class CellMemory:
 
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
         key = ("states", degrees.tp, *sharing, degrees.pp > 1)
-        return self._known.once(key, find)
+        return self._known.computed(key, find)
 
     def given_bytes(self, cell: Cell) -> float:
         """Bytes of inputs and targets of all micro-batches on a rank."""
@@ -256,7 +256,7 @@ class CellMemory:
 
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
         key = ("alone", degrees.tp, *sharing, several, degrees.pp > 1)
-        return self._known.once(key, find)
+        return self._known.computed(key, find)
 
     def _least_activations(self, tp: int, micro_batch: int) -> Array:
         """[n] minimum bytes for running each block, over all strategies. If a smaller micro-batch
@@ -271,7 +271,7 @@ class CellMemory:
             least = self.model.least_bytes(micro_batch, tp)
             return np.asarray(least[self.model.kinds(micro_batch, tp)])
 
-        return self._known.once(("activations", tp, micro_batch), find)
+        return self._known.computed(("activations", tp, micro_batch), find)
 
 
 def edges(over: Array, *, branched: bool = False) -> Array:

@@ -14,15 +14,15 @@ from planner.chain.problem import Array, BlockCosts
 from planner.costs.cell_memory import CellMemory, Places
 from planner.costs.priced_model import (
     Blocks,
+    Cache,
     ChainCosts,
-    Known,
     PricedModel,
     chain_costs,
-    of_each,
+    elementwise,
 )
 from planner.costs.split_problem import Ranges
 from simulator.memory.held import Held
-from simulator.memory.sharded_units import UnitBuffers, most_of_kinds, unit_buffers
+from simulator.memory.sharded_units import UnitBuffers, largest_by_kind, unit_buffers
 from simulator.traced.block_cost import BlockCost
 from simulator.traced.in_step import message_in_step
 from simulator.traced.slowest_rank import slowest_rank
@@ -37,14 +37,14 @@ class CellTimes:
     """
 
     def __init__(self, model: PricedModel, places: Places) -> None:
-        self._model, self._places, self._known = model, places, Known()
+        self._model, self._places, self._known = model, places, Cache()
 
     def chain(self, cell: Cell, rank: int) -> ChainCosts:
         """Costs of the kinds of block on a rank's devices, including the buffers that FSDP2
         allocates for gathering parameters and reducing gradients."""
         degrees = cell.degrees
         key = ("chain", cell.micro_batch, degrees.tp, self._places.of(cell, rank)[:2])
-        alone = self._known.once(
+        alone = self._known.computed(
             key, lambda: self._model.chain(cell.micro_batch, degrees.group("tp", pp=rank))
         )
         group = self._model.group(cell, rank)
@@ -57,14 +57,14 @@ class CellTimes:
             every = range(len(graph.chain)) if cell.pipelined else ()
             opening = unit_buffers(graph, group, tied=tied, openings=every)
             if cell.pipelined and not alone.branched:
-                return _behind_each_other(alone, unit_buffers(graph, group, tied=tied), opening)
+                return _with_ordered_buffers(alone, unit_buffers(graph, group, tied=tied), opening)
             # Blocks with branches may be reordered: each is priced as the first of a stage.
-            blocks = _with_units(most_of_kinds(graph, opening), alone.blocks)
+            blocks = _with_units(largest_by_kind(graph, opening), alone.blocks)
             return chain_costs(alone.at.tolist(), blocks, branched=alone.branched)
 
         several = cell.num_microbatches > 1
         of_cell = (cell.zero_stage, degrees.dp, cell.shares, several, cell.pipelined)
-        return self._known.once((*key, *of_cell), sharded)
+        return self._known.computed((*key, *of_cell), sharded)
 
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:
         """[K, S] exposed seconds of gathering sharded parameters, plus a CPU's copies of them, in
@@ -84,7 +84,7 @@ class CellTimes:
             return found[:, :, 0], found[:, :, 1]
 
         of_cell = (cell.micro_batch, cell.num_microbatches, cell.pipelined, cell.zero_stage)
-        return self._known.once(
+        return self._known.computed(
             ("gathers", *of_cell, cell.shares, cell.degrees.tp, self._places.of(cell, rank)), both
         )
 
@@ -94,7 +94,7 @@ class CellTimes:
         mean = chain.forward_s[:, None] + chain.backward_s + sum(self.gathers(cell, rank))
         return np.asarray(self.slowest(cell, rank) * mean)
 
-    def beside(self, cell: Cell, rank: int) -> tuple[float, float]:
+    def overhead_s(self, cell: Cell, rank: int) -> tuple[float, float]:
         """Lower bound on a stage's overhead that is in no block's time: seconds of its forward and
         of its backward. Exact if all kinds of block, or none, were measured in a pipeline."""
         kinds = [row[0] for row in self.chain(cell, rank).blocks]
@@ -146,7 +146,7 @@ class CellTimes:
             return 0.0
         devices = (cell.degrees.rank(pp=source), cell.degrees.rank(pp=target))
         cluster, sharing = self._model.cluster, cell.degrees.tp
-        return self._known.once(
+        return self._known.computed(
             ("send", sharing, cell.degrees.dp, source, target, size_bytes),
             lambda: message_in_step("send", size_bytes, devices, cluster, sharing=sharing).time_s,
         )
@@ -154,11 +154,11 @@ class CellTimes:
 
 def _with_units(buffers: Sequence[UnitBuffers], blocks: Blocks) -> Blocks:
     return tuple(
-        tuple(unit.beside(cost) for cost in row) for unit, row in zip(buffers, blocks, strict=True)
+        tuple(unit.add_to(cost) for cost in row) for unit, row in zip(buffers, blocks, strict=True)
     )
 
 
-def _behind_each_other(
+def _with_ordered_buffers(
     alone: ChainCosts, buffers: Sequence[UnitBuffers], opening: Sequence[UnitBuffers]
 ) -> ChainCosts:
     """Costs of a pipeline's blocks with FSDP2's buffers, which depend on the preceding block: one
@@ -184,7 +184,7 @@ class CellTails:
     """
 
     def __init__(self, model: PricedModel, places: Places, memory: CellMemory) -> None:
-        self._model, self._places, self._memory, self._known = model, places, memory, Known()
+        self._model, self._places, self._memory, self._known = model, places, memory, Cache()
 
     def of_count(self, cell: Cell, rank: int, count: float, trained: float) -> float:
         """Seconds of a rank with `count` parameters, of which `trained` are trained; without the
@@ -192,7 +192,7 @@ class CellTails:
         place, degrees = self._places.of(cell, rank), cell.degrees
         sharing = (cell.zero_stage, cell.shares)
         key = (place[0], place[2], degrees.tp, degrees.pp > 1, *sharing, count, trained)
-        tail = self._known.once(
+        tail = self._known.computed(
             key, lambda: self._price(cell, rank, int(trained), int(count - trained))
         )
         return tail.exchange.value if self._on_cpu(cell, rank) else tail.total_s
@@ -202,7 +202,7 @@ class CellTails:
         ties_s, degrees = self.ties_s(cell), cell.degrees
 
         def found() -> Array:
-            seconds = of_each(
+            seconds = elementwise(
                 lambda count, trained: self.of_count(cell, rank, count, trained),
                 self._memory.parameters(degrees.tp, cell.shares).count,
                 self._memory.trained(degrees.tp, cell.shares).count,
@@ -215,7 +215,7 @@ class CellTails:
 
         sharing = (cell.zero_stage, degrees.dp, cell.shares)
         of_cell = (degrees.tp, *sharing, degrees.pp > 1, ties_s)
-        return self._known.once((self._places.of(cell, rank), *of_cell), found)
+        return self._known.computed((self._places.of(cell, rank), *of_cell), found)
 
     def of_blocks(self, cell: Cell, rank: int) -> Array:
         """[n] minimum seconds that each block adds to the tail of its rank: the optimizer on a CPU.

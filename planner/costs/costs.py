@@ -18,10 +18,10 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array, Load, Partition, PartitionProblem, StageSlot
-from planner.costs.bound import ChainTotals, least_busiest_s, near_even_busiest_s, unlike_busiest_s
+from planner.costs.bound import ChainTotals, least_busiest_s, near_even_busiest_s, unequal_busiest_s
 from planner.costs.cell_memory import CellMemory, Places, edges, in_flight
 from planner.costs.cell_times import CellTails, CellTimes
-from planner.costs.priced_model import Known, PricedModel, kinds_to_tell, least_crossing, over_cuts
+from planner.costs.priced_model import Cache, PricedModel, kinds_by_cost, least_crossing, over_cuts
 from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
 from profiles.model.building.tensor_parallel_rules import has_shared_tokens
@@ -49,7 +49,7 @@ class SimulatorCosts:
         self.capacity_bytes = self.memory.capacity_bytes
         self._tails = CellTails(model, self.places, self.memory)
         self._lattice: BlockLattice | None = None
-        self._known = Known()
+        self._known = Cache()
 
     def over_ideals(self, lattice: BlockLattice) -> SimulatorCosts:
         """The same prices with the cuts of `lattice` (any order of blocks) instead of a chain's."""
@@ -70,11 +70,11 @@ class SimulatorCosts:
         graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         seconds, crossing_s, tail_s, any_tail_s = self._least(cell)
         times = seconds.min(axis=1)[self.times.chain(cell, 0).at]
-        beside = min(sum(self.times.beside(cell, r)) for r in self.places.distinct(cell))
+        overhead_s = min(sum(self.times.overhead_s(cell, r)) for r in self.places.distinct(cell))
         return ChainTotals(
-            total_s=float(times.sum()) + cell.degrees.num_stages * beside,
-            busiest_s=self._busiest_s(cell, times, graph) + cell.degrees.vpp * beside,
-            last_s=float(times[-1]) + beside,
+            total_s=float(times.sum()) + cell.degrees.num_stages * overhead_s,
+            busiest_s=self._busiest_s(cell, times, graph) + cell.degrees.vpp * overhead_s,
+            last_s=float(times[-1]) + overhead_s,
             send_s=crossing_s,
             # Blocks with branches may be reordered, and another one may be first.
             tail_s=any_tail_s if graph.branches else tail_s + self._tails.ties_s(cell),
@@ -110,7 +110,7 @@ class SimulatorCosts:
             )
 
         key = (cell.micro_batch, degrees.tp, degrees.pp, degrees.dp, cell.zero_stage, cell.shares)
-        return self._known.once(("least", *key), found)
+        return self._known.computed(("least", *key), found)
 
     def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
         """R of `planner.costs.bound`; `times` [n] of blocks at the fastest place."""
@@ -126,7 +126,7 @@ class SimulatorCosts:
             if mixed:
                 places = [self.times.seconds(cell, rank).min(axis=1) for rank in range(degrees.pp)]
                 each = np.asarray(places)[:, self.times.chain(cell, 0).at]
-                busiest = max(busiest, unlike_busiest_s(each))
+                busiest = max(busiest, unequal_busiest_s(each))
                 if fewest:
                     branched = bool(graph.branches)
                     busiest = max(busiest, near_even_busiest_s(each, fewest, any_order=branched))
@@ -134,7 +134,7 @@ class SimulatorCosts:
 
         slowest = self.times.slowest(cell, 0)
         key = (degrees.tp, cell.micro_batch, degrees.pp, *sharded, fewest, slowest)
-        return self._known.once(("busiest", *key), found)
+        return self._known.computed(("busiest", *key), found)
 
     def tails_of_blocks(self, cell: Cell) -> Array:
         """[p, n] minimum seconds that each block adds to its stage's time after the last
@@ -152,7 +152,7 @@ class SimulatorCosts:
         position = {self.places.of(cell, rank): index for index, rank in enumerate(places)}
         at_rank = [position[self.places.of(cell, cell.rank_of(s))] for s in stages]
         kept = in_flight(cell)
-        beside = [self.times.beside(cell, rank) for rank in places]
+        overhead_s = [self.times.overhead_s(cell, rank) for rank in places]
         chain = self.times.chain(cell, 0)
         at = chain.at
         sizes, where = np.unique(over[:-1], return_inverse=True)
@@ -187,7 +187,7 @@ class SimulatorCosts:
             tails = tuple(self._tails.of_ranges(cell, rank) for rank in places)
         return PartitionProblem(
             kinds=(
-                tuple(at.tolist()) if self._lattice or not graph.branches else kinds_to_tell(graph)
+                tuple(at.tolist()) if self._lattice or not graph.branches else kinds_by_cost(graph)
             ),
             strategies=tuple(str(strategy.value) for strategy in self.model.strategies),
             schedule="gpipe" if cell.schedule == "gpipe" else "1f1b",
@@ -207,8 +207,8 @@ class SimulatorCosts:
                     ).usable_bytes,
                     costs=4 * at_rank[s] + 2 * steady(s) + (s == stages[-1]),
                     tail=at_rank[s],
-                    forward_s=beside[at_rank[s]][0],
-                    backward_s=beside[at_rank[s]][1],
+                    forward_s=overhead_s[at_rank[s]][0],
+                    backward_s=overhead_s[at_rank[s]][1],
                 )
                 for s in stages
             ),
@@ -233,7 +233,7 @@ class SimulatorCosts:
                 over += branch.spec.memory_bytes * (lattice.holds[:, branch.producer] & ~taken)
             return over
 
-        return self._known.once(("over", cell.micro_batch, cell.degrees.tp), found)
+        return self._known.computed(("over", cell.micro_batch, cell.degrees.tp), found)
 
     def _receives_early(self, cell: Cell) -> bool:
         """Whether receives are posted early: on CPUs."""

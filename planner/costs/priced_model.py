@@ -21,7 +21,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.data_group import DataGroup
-from simulator.memory.held import dealt_elements, parameter_name
+from simulator.memory.held import padded_elements, parameter_name
 from simulator.traced.block_cost import BlockCost, block_bytes, price_block
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Recompute
@@ -46,13 +46,13 @@ Key = tuple[object, ...]
 Value = TypeVar("Value")
 
 
-class Known:
+class Cache:
     """A cache by key."""
 
     def __init__(self) -> None:
         self._values: dict[Key, Any] = {}
 
-    def once(self, key: Key, make: Callable[[], Value]) -> Value:
+    def computed(self, key: Key, make: Callable[[], Value]) -> Value:
         """The value of a key, computed if it is not in the cache."""
         if key not in self._values:
             self._values[key] = make()
@@ -168,7 +168,7 @@ def least_crossing(graph: ModelGraph) -> float:
     return float(over_cuts(graph)[1:-1].min(initial=np.inf))
 
 
-def kinds_to_tell(graph: ModelGraph) -> tuple[int, ...]:
+def kinds_by_cost(graph: ModelGraph) -> tuple[int, ...]:
     """[n] numbers that are equal for blocks with equal costs in every stage.
 
     In a chain, these are the blocks' kinds; with branches, the tensors that cross the cuts count
@@ -241,7 +241,7 @@ def held_in_ranges(
     for position, (ref, parameters) in enumerate(zip(graph.chain, kept, strict=True)):
         for parameter in parameters:
             name = parameter_name(ref, parameter)
-            sizes[name] = dealt_elements(parameter.spec, shares)
+            sizes[name] = padded_elements(parameter.spec, shares)
             blocks = holders.setdefault(name, [])
             if position not in blocks:
                 blocks.append(position)
@@ -258,7 +258,7 @@ def held_in_ranges(
     return replace(held, count=held.ranged(float))
 
 
-def of_each(
+def elementwise(
     figure: Callable[..., float | tuple[float, ...]], first: Array, *others: Array
 ) -> Array:
     """`figure` applied element by element to tables of one shape; computed once for equal

@@ -18,7 +18,7 @@ from planner.blocks.answer import SearchOptions
 from planner.blocks.block_search import one_type_stages, search
 from planner.costs.priced_model import PricedModel, Traced
 from planner.heterogeneous.stage_prices import StagePrices, check_rates
-from planner.heterogeneous.unequal_search import MOST_STAGES, search_unlike, unlike_keys
+from planner.heterogeneous.unequal_search import MOST_STAGES, search_unequal, unequal_keys
 from planner.space import divisors
 from planner.tolerances import status_of
 from profiles.errors import InputError
@@ -68,7 +68,7 @@ def parts_of(cluster: Cluster, space: Axes, slowest: str) -> tuple[Part, ...]:
     if whole is not None:
         title = "all, each stage of one type"
         found.append(Part(title=title, cluster=cluster, space=whole, devices=every))
-    level = levelled(cluster, slowest)
+    level = all_as_slowest(cluster, slowest)
     title = "all with equal shares"
     return (*found, Part(title=title, cluster=level, space=space, devices=every, exact=False))
 
@@ -87,7 +87,7 @@ def only(cluster: Cluster, name: str) -> Cluster:
     )
 
 
-def levelled(cluster: Cluster, slowest: str) -> Cluster:
+def all_as_slowest(cluster: Cluster, slowest: str) -> Cluster:
     """The cluster with every device as slow as type `slowest`, and with the smallest memory of all
     types."""
     least = min((group.device for group in cluster.groups), key=lambda device: device.usable_bytes)
@@ -176,7 +176,7 @@ def plan_mixed(
         return _PartAnswer(part=part, answer=answer)
 
     found = [alike(part, len(parts) - i + 1) for i, part in enumerate(parts)]
-    keys = unlike_keys(prices, space) if prices.stages else ()
+    keys = unequal_keys(prices, space) if prices.stages else ()
     if not keys and not any(each.answer for each in found):
         reasons: dict[str, list[str]] = {}
         for each in found:
@@ -185,14 +185,14 @@ def plan_mixed(
             f"no plan on cluster {cluster.name} obeys {' '.join(space.pins()) or 'the pins'}. "
             + " ".join(f"{'; '.join(titles)}: {why}" for why, titles in reasons.items())
         )
-    unlike = search_unlike(
+    unequal = search_unequal(
         prices,
         keys,
         below_s=min(each.step_time_s for each in found),
         clock=options.clock,
         time_limit_s=left().time_limit_s,
     )
-    used = unlike.plan.devices if unlike.plan is not None else ()
+    used = unequal.plan.devices if unequal.plan is not None else ()
     found.append(
         _PartAnswer(
             part=Part(
@@ -201,7 +201,7 @@ def plan_mixed(
                 space=space,
                 devices=tuple(cluster.device_at(index).name for index in used),
             ),
-            answer=unlike if unlike.plan is not None else None,
+            answer=unequal if unequal.plan is not None else None,
             why_not="none is faster" if keys else "the pins allow none",
         )
     )
@@ -211,10 +211,10 @@ def plan_mixed(
         raise InputError(f"the searches ended without a plan: {found[0].why_not}")
     compared = map(_compared, found)
     bounds = [each.answer.bound for each in found if each.answer and each.part.exact]
-    bound = min(b for b in (unlike.bound, *bounds) if b is not None)
+    bound = min(b for b in (unequal.bound, *bounds) if b is not None)
     answer = replace(
         _chosen(best, bound, prices),
-        assumptions=(*_assumptions(prices, space), *unlike.assumptions),
+        assumptions=(*_assumptions(prices, space), *unequal.assumptions),
         comparison=Comparison(
             model=traced.name,
             cluster=cluster.name,
@@ -222,8 +222,8 @@ def plan_mixed(
             compared=tuple(sorted(compared, key=lambda each: each.step_time_s or math.inf)),
             left_out=_left_out(prices, best) if best.answer.plan is not None else (),
             prices_usd_per_hour=dict(usd_per_hour),
-            keys=unlike.cells_considered,
-            keys_solved=unlike.cells_refined,
+            keys=unequal.cells_considered,
+            keys_solved=unequal.cells_refined,
         ),
     )
     return replace(answer, search_time_s=options.clock() - start)

@@ -19,7 +19,13 @@ from planner.chain.partition import PartitionSolver, labels_of
 from planner.chain.problem import Array, PartitionProblem, StageSlot
 from planner.chain.stage_labels import StageLabels
 from planner.costs.cell_memory import CellMemory, edges
-from planner.costs.priced_model import ChainCosts, PricedModel, kinds_to_tell, of_each, over_cuts
+from planner.costs.priced_model import (
+    ChainCosts,
+    PricedModel,
+    elementwise,
+    kinds_by_cost,
+    over_cuts,
+)
 from planner.heterogeneous.splits import StageTables
 from profiles.document import content_hash
 from profiles.errors import InputError
@@ -211,7 +217,7 @@ class StagePrices:
             branched=chain.branched,
         )
         return PartitionProblem(
-            kinds=kinds_to_tell(graph),
+            kinds=kinds_by_cost(graph),
             strategies=tuple(self.model.strategies),
             schedule="1f1b",
             num_microbatches=micro_batches,
@@ -270,7 +276,7 @@ class StagePrices:
             held = Held(trained=(int(trained),), frozen=int(count - trained))
             return price_tail(held, group).total_s
 
-        return of_each(
+        return elementwise(
             seconds,
             self._memory.parameters(degrees.tp, shares).count,
             self._memory.trained(degrees.tp, shares).count,

@@ -32,7 +32,7 @@ EVERY_COUNT = 16  # numbers of replicas that are all tried; above: powers of two
 ZERO_STAGES = (0, 1, 2)
 
 
-def search_unlike(
+def search_unequal(
     prices: StagePrices,
     keys: tuple[Key, ...],
     *,
@@ -87,7 +87,7 @@ def search_unlike(
     return answer
 
 
-def unlike_keys(prices: StagePrices, space: Axes) -> tuple[Key, ...]:
+def unequal_keys(prices: StagePrices, space: Axes) -> tuple[Key, ...]:
     """All keys of the space, with the tp degrees for which at least one type has a whole group in a
     node. Unequal replicas have no groups of hybrid sharding."""
     if not space.allows("dp_replicate", 1):
@@ -149,11 +149,11 @@ def _plans(prices: StagePrices, key: Key) -> tuple[Plan, ...]:
     shares = share_out(best_splits(tables), tables, key.degrees.dp)
     if shares is None:
         return ()
-    plans = (unlike_plan(prices, key, shares, by_stage=by_stage) for by_stage in (False, True))
+    plans = (unequal_plan(prices, key, shares, by_stage=by_stage) for by_stage in (False, True))
     return tuple(dict.fromkeys(plans))
 
 
-def unlike_plan(
+def unequal_plan(
     prices: StagePrices, key: Key, shares: tuple[Share, ...], *, by_stage: bool = False
 ) -> Plan:
     """The complete plan: devices by number and recompute kinds.

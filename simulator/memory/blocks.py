@@ -259,7 +259,7 @@ def plan_memory(
     )
     refs = [graph.chain[cut.first_block : cut.last_block] for cut in plan.stages]
     blocks = [
-        [buffers[cut.first_block + at].beside(block) for at, block in enumerate(own)]
+        [buffers[cut.first_block + at].add_to(block) for at, block in enumerate(own)]
         for cut, own in zip(plan.stages, blocks, strict=True)
     ]
     given = float(graph.sample_bytes * plan.micro_batch * plan.num_microbatches)

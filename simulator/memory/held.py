@@ -21,7 +21,7 @@ Figures = TypeVar("Figures", float, npt.NDArray[np.float64])
 GRADIENT_BUCKET_BYTES = 25 * 2**20
 
 
-def dealt_elements(spec: TensorSpec, shares: int) -> int:
+def padded_elements(spec: TensorSpec, shares: int) -> int:
     """Elements of a parameter on all of `shares` replicas if FSDP2 shards its rows: every shard has
     the size of the first, padded with zeros. A scalar is not sharded (executor/parallelize.py,
     `kept_whole`)."""
@@ -70,7 +70,7 @@ class BlockBytes:
             calls, freed = p.calls or (once, once)
             if sharing.zero_stage == 2:
                 calls, freed = int(first), freed - first
-            size = dealt_elements(p.spec, sharing.degrees.shard_replicas)
+            size = padded_elements(p.spec, sharing.degrees.shard_replicas)
             forward += size * calls
             backward += size * freed
             summed += size * (first and p.trainable and not sharing.pipelined)
@@ -124,14 +124,14 @@ def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1
             freed[name] += parameter.calls[1] if parameter.calls else 0
     several = {name: (found[name], count) for name, count in freed.items() if count > 1}
     return Held(
-        trained=tuple(dealt_elements(p.spec, shares) for p in found.values() if p.trainable),
-        frozen=sum(dealt_elements(p.spec, shares) for p in found.values() if not p.trainable),
+        trained=tuple(padded_elements(p.spec, shares) for p in found.values() if p.trainable),
+        frozen=sum(padded_elements(p.spec, shares) for p in found.values() if not p.trainable),
         single=sum(p.trainable and not p.spec.shape for p in found.values()),
         summed=sum(
-            dealt_elements(p.spec, shares) for p in found.values() if p.trainable and p.summed
+            padded_elements(p.spec, shares) for p in found.values() if p.trainable and p.summed
         ),
-        again=sum(dealt_elements(p.spec, shares) * (n - 1) for p, n in several.values()),
-        resummed=sum(dealt_elements(p.spec, shares) for p, _ in several.values() if p.trainable),
+        again=sum(padded_elements(p.spec, shares) * (n - 1) for p, n in several.values()),
+        resummed=sum(padded_elements(p.spec, shares) for p, _ in several.values() if p.trainable),
     )
 
 

@@ -6,7 +6,7 @@ unit: those read by several blocks without calling their module, and those in no
 
 A unit has P elements, T of them trained, on dp replicas (with hybrid sharding: those of a group); c
 is the size in bytes of a weight in the compute type, g of a gradient as it is reduced. P and T
-include padding (held.dealt_elements). While a unit is in one of these states, the memory is (torch
+include padding (held.padded_elements). While a unit is in one of these states, the memory is (torch
 2.13, torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.py`):
 
     gathered   c P in one flat tensor and c P copied out of it. In the forward, the flat one is
@@ -45,7 +45,7 @@ from typing import NamedTuple, TypeVar
 
 from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter
 from simulator.memory.data_group import DataGroup
-from simulator.memory.held import BlockBytes, dealt_elements, parameter_name
+from simulator.memory.held import BlockBytes, padded_elements, parameter_name
 
 AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
 
@@ -69,7 +69,7 @@ class UnitBuffers(NamedTuple):
     loss_forward: float = 0.0
     loss_backward: float = 0.0
 
-    def beside(self, block: AnyBlock) -> AnyBlock:
+    def add_to(self, block: AnyBlock) -> AnyBlock:
         """The block with these buffers added to its transient bytes. Before its forward and after
         its backward, none of its tensors are saved. If the block contains the loss, its peak is
         usually in the loss, where its weights are not gathered."""
@@ -202,7 +202,7 @@ def unit_buffers(
     return tuple(buffers)
 
 
-def most_of_kinds(graph: ModelGraph, buffers: Sequence[UnitBuffers]) -> tuple[UnitBuffers, ...]:
+def largest_by_kind(graph: ModelGraph, buffers: Sequence[UnitBuffers]) -> tuple[UnitBuffers, ...]:
     """For each kind of block, the maximum over its positions in the chain."""
     most: dict[int, UnitBuffers] = {}
     for ref, here in zip(graph.chain, buffers, strict=True):
@@ -266,7 +266,7 @@ def _weights_alone(graph: ModelGraph, dp: int) -> list[list[_Unit]]:
     them."""
     return [
         [
-            _Unit(total=sum(dealt_elements(p.spec, dp) for p in group.values()))
+            _Unit(total=sum(padded_elements(p.spec, dp) for p in group.values()))
             for group in groups.values()
         ]
         for groups in _modules(graph)
@@ -298,8 +298,8 @@ def _unit(
     specs = [p.spec for p in group.values() if p.trainable]
     trained = [spec.num_elements for spec in specs] or [0]
     return _Unit(
-        total=sum(dealt_elements(p.spec, dp) for p in group.values()),
-        sent=sum(dealt_elements(spec, dp) for spec in specs),
+        total=sum(padded_elements(p.spec, dp) for p in group.values()),
+        sent=sum(padded_elements(spec, dp) for spec in specs),
         trained=sum(trained),
         widest=max(trained),
         last=trained[-1],

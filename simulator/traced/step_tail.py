@@ -14,8 +14,8 @@ from simulator.memory.data_group import DataGroup
 from simulator.memory.held import (
     GRADIENT_BUCKET_BYTES,
     Held,
-    dealt_elements,
     held_by_stages,
+    padded_elements,
     parameter_name,
 )
 from simulator.memory.host_offload import link_s, shard_step_s, shard_sum_s
@@ -60,7 +60,7 @@ def ties_of(plan: Plan, pp_rank: int, graph: ModelGraph) -> tuple[Tie, ...]:
             for parameter in graph.kinds[ref.kind].parameters:
                 if parameter.trainable:
                     name = parameter_name(ref, parameter)
-                    sizes[name] = dealt_elements(parameter.spec, plan.shares)
+                    sizes[name] = padded_elements(parameter.spec, plan.shares)
                     holders.setdefault(name, {})[degrees.rank(pp=rank)] = None
     return tuple(
         Tie(elements=sizes[name], devices=tuple(devices))

@@ -44,7 +44,7 @@ def stages_of(plan: Plan, compiled: dict[str, CompiledUnit] | None = None) -> li
     build = builder_of(plan, resolve_model(plan.model), "float32")
     flow = flow_of(build(micro_batch=plan.micro_batch), plan.block_entries)
     made: list[StageModule] = []
-    draws = Draws(plan.seed, beside=flow.draws_beside)
+    draws = Draws(plan.seed, from_others=flow.draws_from_others)
     for cut in plan.stages:
         model = build(micro_batch=plan.micro_batch)
         starting = StartingWeights(model.module, torch.device("cpu"), plan.seed)

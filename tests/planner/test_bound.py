@@ -17,7 +17,7 @@ from planner.costs.bound import (
     least_busiest_s,
     lower_bound,
     near_even_busiest_s,
-    unlike_busiest_s,
+    unequal_busiest_s,
 )
 from simulator.values.degrees import Degrees
 from tests.oracles.chain_totals import totals_of
@@ -167,8 +167,8 @@ def test_no_assignment_of_blocks_to_ranks_is_less_busy(count, others, ranks, see
 def test_ranks_of_unlike_speeds_share_by_speed():
     # Six blocks that take 1 on one rank and 2 on the other: four and two of them, 4 each.
     seconds = np.asarray([[1.0] * 6, [2.0] * 6])
-    assert unlike_busiest_s(seconds) == pytest.approx(4.0)
-    assert unlike_busiest_s(np.ones((3, 6))) == pytest.approx(2.0)
+    assert unequal_busiest_s(seconds) == pytest.approx(4.0)
+    assert unequal_busiest_s(np.ones((3, 6))) == pytest.approx(2.0)
     # Three on each rank: 6 on the slow one. A first block of 0 is the fast one's alone.
     assert near_even_busiest_s(seconds, 3) == 6.0
     seconds[:, 0] = 0.0
@@ -195,7 +195,7 @@ def test_no_assignment_to_unlike_ranks_is_less_busy(count, ranks, fewest, seed):
         return all(at.count(rank) >= fewest for rank in range(ranks))
 
     some = 1 + 1e-12
-    assert unlike_busiest_s(seconds) <= least(lambda at: True) * some
+    assert unequal_busiest_s(seconds) <= least(lambda at: True) * some
     assert near_even_busiest_s(seconds, fewest, any_order=True) <= least(has_fewest) * some
     if ranks > 1:
         in_turn = least(lambda at: has_fewest(at) and at[0] == 0 and at[-1] == ranks - 1)

@@ -8,9 +8,9 @@ from planner.axes import Axes
 from planner.blocks.answer import SearchOptions
 from planner.blocks.block_search import one_type_stages, search
 from planner.costs.priced_model import PricedModel
-from planner.heterogeneous.plan_mixed import UNLIKE, levelled, only, parts_of, plan_mixed
+from planner.heterogeneous.plan_mixed import UNLIKE, all_as_slowest, only, parts_of, plan_mixed
 from planner.heterogeneous.stage_prices import Key, StagePrices, device_types
-from planner.heterogeneous.unequal_search import search_unlike, unlike_keys
+from planner.heterogeneous.unequal_search import search_unequal, unequal_keys
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.sourced import Sourced
@@ -70,7 +70,7 @@ def prices_of(model, cluster, batch, space, stages=(1, 2, 3)):
 
 
 def searched(prices, space):
-    return search_unlike(prices, unlike_keys(prices, space), clock=lambda: 0.0)
+    return search_unequal(prices, unequal_keys(prices, space), clock=lambda: 0.0)
 
 
 def enumerated(prices, tp, micro_batch, zero_stage) -> float:
@@ -257,7 +257,7 @@ def test_parts_of_a_cluster():
     assert one_type_stages(cluster, Axes()).pp == (2, 4, 8)
     assert one_type_stages(cluster, Axes(pp=(1,))) is None
     assert one_type_stages(two_types(2, 1), Axes()).pp == (3,)
-    slow = levelled(two_types(2, 1, slow_gib=8.0), "fast")
+    slow = all_as_slowest(two_types(2, 1, slow_gib=8.0), "fast")
     assert {group.device.usable_bytes for group in slow.groups} == {8.0 * GIB}
     assert slow.homogeneous
 

@@ -13,9 +13,9 @@ from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.blocks import StageBytes, rank_memory, stage_bytes, stage_memory
 from simulator.memory.held import (
     Elements,
-    dealt_elements,
     exchange_bytes,
     executor_static_bytes,
+    padded_elements,
 )
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import Durations, simulate
@@ -40,7 +40,7 @@ N = 1000.0
     ],
 )
 def test_rows_are_dealt_to_replicas_and_filled_up(shape, replicas, elements):
-    assert dealt_elements(TensorSpec(shape=shape, dtype="float32"), replicas) == elements
+    assert padded_elements(TensorSpec(shape=shape, dtype="float32"), replicas) == elements
 
 
 def test_whole_gradients_have_no_rows_of_zeros():

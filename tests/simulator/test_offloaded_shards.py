@@ -13,9 +13,9 @@ from simulator.memory.footprint import footprint
 from simulator.memory.held import (
     Elements,
     Held,
-    dealt_elements,
     executor_static_bytes,
     host_bytes,
+    padded_elements,
 )
 from simulator.memory.host_offload import (
     ADAM_REACH,
@@ -171,5 +171,5 @@ def test_a_block_waits_for_its_copies() -> None:
     block = price_block(kind, recompute=Recompute.NONE, devices=(0,), cluster=NODE)
     group = replicas(NODE, dp=4, zero_stage=3)
     waits, more = (gather_seconds(block, g) for g in (group, replace(group, offloaded=True)))
-    shard = sum(dealt_elements(p.spec, 4) for p in kind.parameters) / 4
+    shard = sum(padded_elements(p.spec, 4) for p in kind.parameters) / 4
     assert more - waits == pytest.approx(3 * 4 * shard / LINK)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from simulator.memory.held import BlockBytes
-from simulator.memory.sharded_units import UnitBuffers, most_of_kinds, unit_buffers
+from simulator.memory.sharded_units import UnitBuffers, largest_by_kind, unit_buffers
 from simulator.traced.predict import predict
 from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel
 from tests.simulator.hand_made import cluster, device, plan, replicas
@@ -21,7 +21,7 @@ def buffers(zero_stage, *, on_cpu=False, num_microbatches=2, dp=4, pp=1, tied=Fa
     on = cluster(of=replace(device(), type="cpu" if on_cpu else "gpu"))
     group = replicas(on, dp=dp, pp=pp, zero_stage=zero_stage, num_microbatches=num_microbatches)
     graph = HandMadeModel(2, tied=tied).at(1)
-    return most_of_kinds(graph, unit_buffers(graph, group))
+    return largest_by_kind(graph, unit_buffers(graph, group))
 
 
 def test_units_are_gathered_flat_and_taken_apart():
@@ -71,7 +71,7 @@ def test_a_block_with_its_buffers_by_hand(more, block, forward, backward):
         backward_transient_bytes=8.0,
         parameters=(),
     )
-    found = UnitBuffers(forward=10.0, backward=20.0, **more).beside(replace(plain, **block))
+    found = UnitBuffers(forward=10.0, backward=20.0, **more).add_to(replace(plain, **block))
     assert (found.forward_transient_bytes, found.backward_transient_bytes) == (forward, backward)
 
 
