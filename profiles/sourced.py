@@ -52,7 +52,7 @@ class SourcedRange:
 
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:
-            raise InputError(f"the range [{self.low}, {self.high}] does not hold {self.value}")
+            raise InputError(f"the range [{self.low}, {self.high}] does not contain {self.value}")
         _need_source(self)
 
 

@@ -145,9 +145,11 @@ class PartitionProblem:
         if self.schedule not in ("1f1b", "gpipe"):
             raise InputError(f"the partition supports 1f1b and gpipe, not {self.schedule!r}")
         if not 1 <= len(self.slots) <= n:
-            raise InputError(f"{n} blocks cannot form {len(self.slots)} stages of one or more")
+            raise InputError(
+                f"{len(self.slots)} stages need a block each, but there are {n} blocks"
+            )
         if self.num_microbatches < 1 or s < 1:
-            raise InputError("a partition needs one micro-batch and one strategy or more")
+            raise InputError("a partition needs at least one micro-batch and one strategy")
         if n != self.lattice.num_blocks:
             raise InputError(f"kinds has {n} entries for {self.lattice.num_blocks} blocks")
         ranges, starts = (m - 1, m), (len(self.slots), m - 1)

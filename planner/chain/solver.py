@@ -61,23 +61,23 @@ def solve_integer(
     """
     from ortools.sat.python import cp_model
 
-    programme = _Programme(problem, hint)
+    program = _Program(problem, hint)
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = effort
-    status = solver.status_name(solver.solve(programme.model)).lower()
+    status = solver.status_name(solver.solve(program.model)).lower()
     return IntegerAnswer(
         status=status,
-        partition=programme.read(solver) if status in ("optimal", "feasible") else None,
+        partition=program.read(solver) if status in ("optimal", "feasible") else None,
         bound_s=(
-            math.inf if status == "infeasible" else solver.best_objective_bound * programme.unit_s
+            math.inf if status == "infeasible" else solver.best_objective_bound * program.unit_s
         ),
-        error_s=programme.error_s,
+        error_s=program.error_s,
     )
 
 
-class _Programme:
+class _Program:
     def __init__(self, problem: PartitionProblem, hint: Partition | None) -> None:
         from ortools.sat.python import cp_model
 

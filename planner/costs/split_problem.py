@@ -92,7 +92,7 @@ class SplitProblem:
         ):
             raise InputError(
                 f"{schedule.name} with {self.per_rank} stages per rank and {schedule.copies} "
-                "copies of the model is neither stages in turn nor a V of two"
+                "copies of the model is neither round-robin nor a V of two stages per rank"
             )
         for costs, seconds in zip(chain.costs, self.weight_s, strict=True):
             if np.any(seconds > costs.backward_s.min(axis=1) * (1 + 1e-12)) or np.any(seconds < 0):

@@ -119,8 +119,7 @@ class SizeQuestion:
         if self.tokens is None and self.deadline_s is None and self.budget_usd is None:
             raise InputError(
                 "nothing limits the run: give --tokens, or a --deadline or --budget to solve "
-                "for the "
-                "tokens"
+                "for the tokens"
             )
         if not 0.0 < self.confidence < 1.0:
             raise InputError(

@@ -127,7 +127,7 @@ def _import_prices(folder: str, output: Path | None, day: str) -> None:
             "skypilot-catalog/catalogs/v8 --date 2026-10-08 -o prices.toml"
         )
     need_room_for(output)
-    # Here, since only this branch reads foreign catalogues.
+    # Here, since only this branch reads foreign catalogs.
     from profiles.hardware.prices.price_file import price_file_text
     from profiles.hardware.prices.skypilot_catalog import read_skypilot
 

@@ -76,19 +76,19 @@ def predict(
     need_room_for(output, html, trace, figure)
     if modules is not None:
         if plan_file is not None or runs is not None:
-            raise typer.BadParameter("--modules goes without a plan and without --runs")
+            raise typer.BadParameter("--modules cannot be combined with a plan or --runs")
         # Imported here, because only tables of modules need the tracer of a step on meta tensors.
         from shardwright.commands.tables.predict_modules import predict_module_table
 
         predict_module_table(modules, output)
         return
     if runs is None and (calibration or explain_run):
-        raise typer.BadParameter("--calibration and --explain-run go with a table: --runs RUNS.csv")
+        raise typer.BadParameter("--calibration and --explain-run need --runs RUNS.csv")
     if on and runs is not None:
-        raise typer.BadParameter("--on goes with an imported run; a row of --runs names its device")
+        raise typer.BadParameter("--on is for an imported run; a row of --runs names its device")
     if traced and (runs is None or calibration or explain_run):
         raise typer.BadParameter(
-            "--traced goes with a table, --runs RUNS.csv, without --calibration and --explain-run"
+            "--traced needs --runs RUNS.csv, and excludes --calibration and --explain-run"
         )
     if traced:
         for package in ("torch", "transformers"):

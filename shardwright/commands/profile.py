@@ -26,7 +26,9 @@ def profile(
     devices: Annotated[
         int | None,
         typer.Option(
-            "--devices", min=1, help="devices: all GPUs, or the cores by --threads, where not given"
+            "--devices",
+            min=1,
+            help="number of devices (default: all GPUs, or the cores / --threads)",
         ),
     ] = None,
     threads: Annotated[

@@ -118,7 +118,7 @@ def size(
     if not options.model:
         raise typer.BadParameter("give MODEL, or --cases FILE")
     if diff is not None and versus:
-        raise typer.BadParameter("--diff and --versus both compare; give one of them")
+        raise typer.BadParameter("--diff and --versus cannot be combined; give one of them")
     ceiling = Ceiling(fail_over)
     before = None if diff is None else read_before(diff)
     # Errors in these are reported before the search.

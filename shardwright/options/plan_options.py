@@ -102,7 +102,7 @@ class PlanOptions:
     pareto: str = option(
         "",
         layouts_only=True,
-        help="print the Pareto front of step time and this",
+        help="print the Pareto front of step time and memory or dollars",
         choices=("memory", "usd"),
         keyword="",
         page=PageField(

@@ -32,7 +32,7 @@ class SizeOptions:
     )
     on: str = option(
         "",
-        help="device types: h100-sxm,b200; 8xgb200; a cluster file (default: the most offered)",
+        help="device types: h100-sxm,b200; 8xgb200; a cluster file (default: the most common)",
         keyword="",
         page=PageField(
             label="Types of devices",
@@ -42,12 +42,12 @@ class SizeOptions:
     )
     stack: str = option(
         "",
-        help="frameworks: a list, or any (default: compare those with evidence)",
+        help="frameworks: a list, or any (default: compare those with measured runs)",
         page=PageField(
             label="Framework",
             start="megatron-core",
-            help="one, a list with commas, or any (slower); empty: compare those with evidence",
-            empty="compare those with evidence",
+            help="one, a list, or any (slower); empty: compare those with measured runs",
+            empty="compare those with measured runs",
         ),
     )
     nodes: str = option(

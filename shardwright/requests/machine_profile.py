@@ -125,7 +125,7 @@ def _check_same(path: Path, cluster: Cluster, devices: int | None, threads: int 
     asked = (devices or held[0], threads or held[1])
     if asked != held:
         raise MismatchError(
-            f"{path} holds {held[0]} devices of {held[1]} threads, --devices and --threads ask for "
+            f"{path} describes {held[0]} devices of {held[1]} threads, --devices and --threads are "
             f"{asked[0]} of {asked[1]}; leave them out, or measure the machine anew first: "
             f"shardwright profile --devices {asked[0]} --threads {asked[1]} -o {path}"
         )

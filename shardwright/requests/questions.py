@@ -152,7 +152,7 @@ def read_questions(path: Path, *, local: Path | None = None) -> tuple[Question, 
     except ShardwrightError as error:
         raise DocumentError(with_lines(str(error), path, read_text(path))) from error
     if not grids:
-        raise InputError(f"{path} holds no grid, so there is nothing to answer")
+        raise InputError(f"{path} has no [[grids]], so there is nothing to answer")
     return tuple(question for grid in grids for question in questions_of(grid, local=local))
 
 

@@ -189,9 +189,7 @@ def _of_rules(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transformer:
     if gpt:
         assumptions.append(f"biases and {seq_len} learned positions, as GPT's")
     if run.num_experts and not (run.top_k and expert_size):
-        raise InputError(
-            f"{run.num_experts} experts, but no top_k or no width of an expert is given"
-        )
+        raise InputError(f"{run.num_experts} experts, but no top_k or no moe_ffn_size is given")
     if run.num_kv_heads is None:
         assumptions.append(f"{heads} key-value heads (as many as heads)")
     model = Transformer(

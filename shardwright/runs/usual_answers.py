@@ -246,7 +246,7 @@ def _check(row: DescribedRow, done: TrainingRun) -> None:
     if heads % degrees.tp:
         raise InputError(f"tp={degrees.tp} does not divide {heads} attention heads")
     if heads % kv_heads:
-        raise InputError(f"{kv_heads} heads of keys and values do not divide {heads} of queries")
+        raise InputError(f"{kv_heads} key-value heads do not divide {heads} query heads")
     if run.dp is run.tp is run.pp is None and row.device.type != "tpu" and done.zero_stage < 3:
         # Without a layout the rules above give plain data parallelism, which must hold the model.
         need = (2 if done.lora else 6) * done.model.parameters
@@ -260,8 +260,8 @@ def _check(row: DescribedRow, done: TrainingRun) -> None:
     per_pass = degrees.dp * done.micro_batch
     if done.global_batch < per_pass:
         raise InputError(
-            f"a global batch of {done.global_batch} does not fill dp={degrees.dp} ranks of "
-            f"micro-batch {done.micro_batch}"
+            f"dp={degrees.dp} x micro-batch {done.micro_batch} = {per_pass} sequences are more "
+            f"than the global batch of {done.global_batch}"
         )
 
 

@@ -16,7 +16,7 @@ _ASKED = (
     Column(name="question", unit="", meaning="its number in the study, from 1"),
     Column(name="model", unit="", meaning="the model as it was named"),
     Column(name="on", unit="", meaning="types of devices that could be rented"),
-    Column(name="stacks", unit="", meaning="requested frameworks; compared: those with evidence"),
+    Column(name="stacks", unit="", meaning="requested frameworks; compared: none was named"),
     Column(name="sequence_length", unit="tokens", meaning="per sequence"),
     Column(name="precision", unit="", meaning="of the matmuls"),
     Column(name="deadline_days", unit="days", meaning="as asked; empty for none"),

@@ -148,7 +148,7 @@ def read_study(path: Path, *, local: Path | None = None) -> Study:
         raise DocumentError(located(str(error))) from error
     if not file.grids and not file.sizes:
         raise DocumentError(
-            f"{path} holds neither [[grids]] nor [[sizes]], so there is nothing to answer"
+            f"{path} has neither [[grids]] nor [[sizes]], so there is nothing to answer"
         )
     faults = _unknown_names(file, local)
     plans: list[Question] = []

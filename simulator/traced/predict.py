@@ -181,8 +181,8 @@ def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> N
     for index in _first_devices(plan):
         if plan.optimizer_offload and cluster.device_at(index).type == "cpu":
             raise InputError(
-                f"optimizer_offload=true moves states to host memory, and {cluster.name} computes "
-                "on the host itself, whose memory has them; plan without --optimizer-offload"
+                f"optimizer_offload=true moves states to host memory, and {cluster.name} is "
+                "a CPU, whose states are in host memory already; plan without --optimizer-offload"
             )
         try:
             cluster.device_at(index).peak_or_twins(plan.workload.compute_dtype)

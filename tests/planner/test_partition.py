@@ -361,7 +361,7 @@ def test_nothing_fits_is_none():
 
 
 def test_more_stages_than_blocks_is_an_error():
-    with pytest.raises(InputError, match="2 blocks cannot form 3 stages"):
+    with pytest.raises(InputError, match="3 stages need a block each, but there are 2 blocks"):
         make_problem([0, 0], stages=3, backward=[[1.0]])
 
 

@@ -110,5 +110,5 @@ def test_gpu_info_runs_nothing(folder: Path, tmp_path: Path) -> None:
 def test_a_date_and_a_folder_are_needed(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="2026-10-08"):
         read_skypilot(folder, "today")
-    with pytest.raises(InputError, match=r"holds no <cloud>/vms.csv"):
+    with pytest.raises(InputError, match=r"has no <cloud>/vms.csv"):
         read_skypilot(tmp_path, "2026-10-08")

@@ -170,7 +170,7 @@ def test_heads_that_no_layout_can_deal_out() -> None:
     assert [row.why_not for row in found] == [
         "",
         "run 'odd' cannot be predicted: tp=2 does not divide 7 attention heads",
-        "run 'groups' cannot be predicted: 3 heads of keys and values do not divide 8 of queries",
+        "run 'groups' cannot be predicted: 3 key-value heads do not divide 8 query heads",
         "",
     ]
     assert found[0].step_time_s is not None

@@ -178,7 +178,7 @@ def test_expert_parallelism_is_bounded_by_its_ranks() -> None:
         ({"num_layers": None}, "is no known model and has no parameter count"),
         ({"num_experts": 8}, "8 experts, but no top_k"),
         ({"model": "Nemotron-H-47B"}, "a hybrid whose figures are not known"),
-        ({"global_batch": 1}, "dp=2 ranks for 1 sequences per step"),
+        ({"global_batch": 1}, "dp=2 needs 2 sequences per step, the run has 1"),
         ({"faults": ("line 3: bad",)}, "line 3: bad"),
         (
             {"dp": None, "tp": None, "pp": None, "hidden_size": 163840, "num_heads": 1280},

@@ -65,7 +65,9 @@ def test_a_file_without_the_key_offloads_nothing() -> None:
 def test_a_cpu_is_the_host_itself() -> None:
     asked = replace(plan(dp=4, zero_stage=3, precision="fp32"), optimizer_offload=True)
     on = cluster(1, 4, of=replace(device(), type="cpu"))
-    with pytest.raises(InputError, match=r"computes on the host itself.*without --optimizer-off"):
+    with pytest.raises(
+        InputError, match=r"states are in host memory already.*without --optimizer-off"
+    ):
         predict(asked, Traced(8), on)
 
 

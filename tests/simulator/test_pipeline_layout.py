@@ -106,7 +106,7 @@ def test_stages_lie_on_ranks_in_turn() -> None:
     assert own == given_one
     one_chunk = replace(run, degrees=replace(degrees, vpp=1), schedule="1f1b")
     assert [each.num_layers for each in stage_split(one_chunk)] == [16, 16]
-    with pytest.raises(InputError, match="4 stages is for pp x vpp of 4, not for pp 3 x vpp 1"):
+    with pytest.raises(InputError, match="has 4 stages, pp 3 x vpp 1 needs 3"):
         stage_split(replace(one_chunk, degrees=replace(degrees, pp=3, vpp=1)))
 
 

@@ -44,12 +44,15 @@ def fleet(
     json_output: Json = False,
     html: Annotated[Path | None, typer.Option("--html", help="write an offline HTML page")] = None,
     buy: Annotated[
-        str, typer.Option("--buy", help="try to rent in addition: 4x8xb200, or a list")
+        str,
+        typer.Option(
+            "--buy", help="clusters that could be rented in addition: 4x8xb200, or a list"
+        ),
     ] = "",
     owning: Annotated[
         Path | None,
         typer.Option(
-            "--owning", help="file of the costs of owned devices: buy or rent each cluster"
+            "--owning", help="costs of owning devices (docs/prices.md): says which clusters to buy"
         ),
     ] = None,
     prices: Prices = None,

@@ -163,7 +163,7 @@ class FleetReader:
             if name not in jobs or name == entry.name:
                 raise UnknownNameError("job", name, jobs, where=f"{where}.after")
         if not entry.stack:
-            self.assumed.append(f"{USUAL_STACK} runs what names no stack (stack)")
+            self.assumed.append(f"runs without a stack use {USUAL_STACK} (stack)")
         precision = _at(f"{where}.precision", lambda: first_precision(entry.precision))
         if not entry.precision:
             first = clusters[allowed[0]]

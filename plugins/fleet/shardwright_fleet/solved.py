@@ -93,7 +93,7 @@ def _changes(
 ) -> list[tuple[str, Callable[[], tuple[FleetQuestion, Priced]]]]:
     """Possible purchases as text, each with a function for its question and prices."""
     found: list[tuple[str, Callable[[], tuple[FleetQuestion, Priced]]]] = [
-        (f"{one.on} beside, rented", partial(_with_rented, question, priced, one, prices))
+        (f"{one.on} rented in addition", partial(_with_rented, question, priced, one, prices))
         for one in buy
     ]
     every = [
@@ -111,11 +111,10 @@ def _changes(
 
 def _assumptions(question: FleetQuestion, problem: FleetProblem) -> tuple[str, ...]:
     return (
-        f"a phase keeps its nodes as long as it needs with a probability of {question.sure:.0%} "
-        "(sure)",
+        f"each phase ends within its hours with a probability of {question.sure:.0%} (sure)",
         "failures, restarts and storage as published clusters'",
-        f"phases begin on whole steps of {question.step_h:g} h (grid); at any times runs could end "
-        f"{problem.grid_error_h:.0f} h earlier at most",
+        f"phases begin at multiples of {question.step_h:g} h (grid); without that, runs could end "
+        f"at most {problem.grid_error_h:.0f} h earlier",
         "a phase that has begun is not moved; hours of owned clusters are paid in any case",
     )
 

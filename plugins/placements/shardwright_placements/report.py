@@ -178,7 +178,7 @@ def _layout(x: PlacedTensor) -> str:
 
 
 def sharded_run_report(found: ShardedRun) -> RenderableType:
-    """Comparison with one process, and of planned with counted collectives."""
+    """Compares the run's values with those of one process, and its collectives with the plan's."""
     verdict = ("as planned", "green") if found.passed else ("NOT as planned", "bold red")
     head = Text.assemble(
         ("Ran  ", "bold"),
@@ -208,7 +208,7 @@ def sharded_run_report(found: ShardedRun) -> RenderableType:
     parts: list[RenderableType] = [head, values, Text(""), made]
     for name, count in found.beside.items():
         parts.append(
-            Text(f"Beside the plan, which takes routing to be balanced: {count} of {name}")
+            Text(f"Not in the plan, which assumes balanced routing: {count} collectives for {name}")
         )
     if found.steps:
         parts.append(

@@ -30,7 +30,7 @@ def test_a_file_is_made_and_run(tmp_path: Path) -> None:
     # Another number of processes, and a file whose trace is not this model's.
     other = shardwright("run", "s.json", "--processes", "4", cwd=tmp_path)
     assert other.returncode == 2
-    assert "for a mesh of 2 devices, 4 were asked for" in " ".join(other.stderr.split())
+    assert "for a mesh of 2 devices, --processes is 4" in " ".join(other.stderr.split())
 
 
 def test_the_answer_as_json_and_what_does_not_fit(tmp_path: Path) -> None:

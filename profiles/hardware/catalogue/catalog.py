@@ -64,7 +64,7 @@ def _aliases() -> dict[str, str]:
     for name, path in _paths("devices").items():
         for alias in (name, *read_mapping(path, head=True).get("aliases", ())):
             if alias in found:
-                raise InputError(f"{path}: the alias {alias!r} is {found[alias]}'s already")
+                raise InputError(f"{path}: the alias {alias!r} belongs to {found[alias]} already")
             found[alias] = name
     return found
 

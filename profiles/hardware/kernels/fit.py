@@ -64,7 +64,7 @@ class Curve:
     def at(self, x: float) -> CurveValue:
         """The value at `x`; raises InputError unless x > 0."""
         if not (x > 0 and math.isfinite(x)):
-            raise InputError(f"a curve can be read at finite x above 0 only, got {x!r}")
+            raise InputError(f"a curve is defined for finite x above 0, got {x!r}")
         position = math.log(x)
         centre = _value(self.log_x, self.log_y, position)
         outside = max(self.log_x[0] - position, position - self.log_x[-1], 0.0)

@@ -80,7 +80,7 @@ def read_skypilot(folder: Path, date: str) -> Imported:
     paths = sorted(folder.glob("*/vms.csv"))
     if not paths:
         raise DocumentError(
-            f"{folder} holds no <cloud>/vms.csv; name the folder of one schema version of a "
+            f"{folder} has no <cloud>/vms.csv; name the folder of one schema version of a "
             "SkyPilot catalog, for example skypilot-catalog/catalogs/v8"
         )
     offers: dict[tuple[str, ...], Offer] = {}

@@ -49,7 +49,7 @@ class StateSpace:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be 1 or more, got {getattr(self, name)}")
         if self.heads % self.groups:
-            raise InputError(f"{self.groups} groups do not divide {self.heads} heads of a state")
+            raise InputError(f"state: {self.groups} groups do not divide {self.heads} heads")
 
     @property
     def inner_size(self) -> int:
@@ -180,7 +180,7 @@ class Transformer:
         if bool(self.state_layers) != (self.state is not None):
             raise InputError("state_layers and state are given together or not at all")
         if not 0 <= self.state_layers <= self.num_layers:
-            raise InputError(f"{self.state_layers} of {self.num_layers} layers with a state")
+            raise InputError(f"state_layers={self.state_layers} of {self.num_layers} layers")
         if not 0 <= self.window_layers <= self.attention_count:
             raise InputError(
                 f"{self.window_layers} layers with a window, but {self.attention_count} have "

@@ -293,7 +293,7 @@ def _by_values(
         except TraceError:
             # The model's shapes contradict each other with these values: no conclusion.
             if run.shapes.guessed:
-                why = "how many rows a mask chooses, of which nothing is known, decides its shapes"
+                why = "its shapes depend on how many rows a mask selects, which is unknown"
                 return everywhere(why)
             continue
         if others_run(other):

@@ -204,7 +204,7 @@ def _moves_nothing(func: Any, name: str, inputs: list[Tensor], outputs: list[Ten
 def _registered(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
     packet = func._overloadpacket
     if packet not in flop_registry:
-        raise TraceError(f"no FLOP formula for {func}: it would count as free")
+        raise TraceError(f"no FLOP formula for {func}: it would be counted as 0 FLOPs")
     return int(flop_registry[packet](*args, **kwargs, out_val=out))
 
 
@@ -331,8 +331,9 @@ def _conv_as_matmul(name: str, args: tuple[Any, ...], flop: int) -> MatmulShape:
 
 
 def _conv(name: str, args: tuple[Any, ...]) -> ConvShape:
-    """From (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups); a
-    backward has the gradient before them and the bias's sizes."""
+    """The shape of a convolution from its arguments: (input, weight, bias, stride, padding,
+    dilation, transposed, output_padding, groups). Those of a backward begin with the output's
+    gradient, and have the bias's sizes in place of the bias."""
     first = 1 if name == "convolution_backward" else 0
     weight, stride = args[first + 1], args[first + 3]
     return ConvShape(

@@ -194,10 +194,10 @@ class _ShareOfTokens(Watch):
         (raw,) = made
         first = raw if isinstance(raw, Tensor) else next(iter(raw), None)
         if len(outputs) != 1 or outputs[0] is not first or self._whole_of(outputs[0]) is None:
-            raise NotSplit(f"{self._place} returns other things than its tokens")
+            raise NotSplit(f"{self._place} returns something other than its tokens")
         if both := sorted(self._found.summed & self._on_whole):
             raise NotSplit(
-                f"{self._place}.{both[0]} is applied to a share and to all of its tokens"
+                f"{self._place}.{both[0]} is called with a share of the tokens and with all"
             )
         return self._found
 
@@ -228,7 +228,7 @@ class _ShareOfTokens(Watch):
         """The values of the whole block's call at this position."""
         here = self.position
         if here == len(self._events) or self._events[here].name != name:
-            raise NotSplit(f"other functions run on a share of its tokens (`{name}` of {path})")
+            raise NotSplit(f"on a share of the tokens, {path} calls another function (`{name}`)")
         self.position += 1
         return self._events[here].values
 
@@ -264,7 +264,9 @@ class _ShareOfTokens(Watch):
             return out
         pairs = zip(made, values, strict=True)
         if "empty" not in name and not all(same(x, value) for x, value in pairs):
-            raise NotSplit(f"`{name}` of {place} takes the number of tokens from a rank's share")
+            raise NotSplit(
+                f"`{name}` of {place} uses the number of tokens of a rank's share as that of all"
+            )
         if any(id(x) in self._gathered for x in given):
             for x in made:
                 if x._base is None or not any(x._base is each for each in self._gathered.values()):

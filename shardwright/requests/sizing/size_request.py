@@ -225,7 +225,9 @@ def _of_file(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
             "--devices)"
         )
     if options.network:
-        raise InputError(f"--network {options.network}: {named.name} names the network already")
+        raise InputError(
+            f"--network {options.network}: the file {named.name} describes the network already"
+        )
     return DeviceChoice(
         asked=f"{device} of {Path(named.name).name}",
         device=device,
@@ -253,7 +255,8 @@ def _unpriced(named: NamedDevice, flags: SizeFlags) -> DeviceChoice:
     per_node = named.node_devices or design.devices
     if per_node > design.devices:
         raise InputError(
-            f"--on {named.node_devices}x{named.name}: a node of it holds {design.devices} devices"
+            f"--on {named.node_devices}x{named.name}: its nodes have {design.devices} devices; "
+            f"use {design.devices} or fewer"
         )
     fewest, most = _nodes(flags, per_node, named.name, (1, max(1, MOST_DEVICES // per_node)))
     whole_trays = design.host_devices and per_node == design.devices

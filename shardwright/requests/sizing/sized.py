@@ -245,5 +245,5 @@ def phases_of(path: Path) -> tuple[Phase, ...]:
     """The phases of a file (planner/sizing/size_phases.py); raises DocumentError."""
     found = read_document(path, PhaseFile, schema=PHASES_SCHEMA).phases
     if not found:
-        raise DocumentError(f"{path} holds no [[phases]]")
+        raise DocumentError(f"{path} has no [[phases]]")
     return found

@@ -63,7 +63,8 @@ class RankMatrices:
 
     @property
     def handled(self) -> float:
-        """Share of the matrices that a rank orthogonalizes; a cut one is done on both sides."""
+        """Share of the matrices that a rank orthogonalizes; both ranks do so with a matrix cut
+        between them."""
         return min(1.0, 1.0 / self.shards + self.cut)
 
 

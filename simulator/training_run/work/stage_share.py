@@ -84,8 +84,7 @@ def _given(
         return shares
     if vpp > 1 or len(stages) % pp:
         raise InputError(
-            f"a pipeline layout of {len(stages)} stages is for pp x vpp of {len(stages)}, not for "
-            f"pp {pp} x vpp {vpp}"
+            f"the pipeline layout has {len(stages)} stages, pp {pp} x vpp {vpp} needs {pp * vpp}"
         )
     return tuple(functools.reduce(_together, shares[rank::pp]) for rank in range(pp))
 

@@ -45,7 +45,7 @@ def check(
     ] = _SEARCH_S,
     markdown: Annotated[bool, typer.Option("--markdown", help="print a Markdown table")] = False,
     skip_unknown: Annotated[
-        bool, typer.Option("--skip-unknown", help="pass over files of no known framework")
+        bool, typer.Option("--skip-unknown", help="skip files of unknown frameworks")
     ] = False,
     json_output: Json = False,
 ) -> None:

@@ -40,7 +40,7 @@ def import_config(
         str | None,
         typer.Option(
             "--command",
-            help="a command line (variables expanded) instead of a script; CONFIG: its folder",
+            help="command line, with variables expanded, instead of a script; CONFIG: its folder",
         ),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", help="file to write")] = None,
@@ -56,7 +56,9 @@ def import_config(
     need_room_for(output)
     if command is not None:
         if config is not None and not config.is_dir():
-            raise InputError(f"{config}: with --command, CONFIG is the folder of the named files")
+            raise InputError(
+                f"{config}: with --command, CONFIG must be the folder of the files it names"
+            )
         run = read_command(command, config or ".")
     elif config is not None:
         run = read_config(config)

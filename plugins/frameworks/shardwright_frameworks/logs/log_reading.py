@@ -56,7 +56,7 @@ _SHORTEST_CUT = 6
 class LogReading:
     """Reads lines into steps (`series`, by reader and progress bar) and printed figures (`facts`).
 
-    words      words of `TELLING` found
+    words      which of the `TELLING` words a line contains
     truncated  whether the file ends within a step's line
     """
 

@@ -317,18 +317,18 @@ def _notes(
 ) -> tuple[str, ...]:
     found = []
     if reading.damaged:
-        found.append(f"the compressed file ends before its end ({reading.damaged})")
+        found.append(f"the compressed file is cut short ({reading.damaged})")
     if reading.truncated:
         found.append("the last line is cut within a step and is left out")
     if sum(len(a) for a in series.attempts) >= MOST_STEPS:
-        found.append(f"steps behind line {MOST_STEPS:,} of them are left out")
+        found.append(f"only the first {MOST_STEPS:,} steps are read")
     if mask is not None:
         levels = ", ".join(
             f"{a.first_step}-{a.last_step}: {a.steady_step_time_s:.4g} s"
             for a in attempts
             if a.steady_step_time_s is not None
         )
-        found.append(f"the file holds runs of unlike speed ({levels}); the steady is the longest's")
+        found.append(f"the file has runs of different speeds ({levels}); the longest is used")
     if steady is not None and steady.p10_s is None and steady.source == "clock":
         found.append("times of day are too coarse for a distribution; the steady step is a mean")
     if steady is not None and steady.share < FEWEST_STEADY:

@@ -44,7 +44,7 @@ _OTHER_COMMANDS = frozenset(
 _NODES = ("nnodes", "num_nodes", "num_machines", "nodes", "N")
 _EACH = ("nproc_per_node", "num_gpus", "gpus_per_node", "ntasks_per_node")
 _TPU = re.compile(r"(v4|v5p|v5e|v5litepod|v6e|tpu7x)-(\d+(?:x\d+)*)")
-# The catalogue's names of them, where another than `tpu-` and the word.
+# The catalog's names of them, where they are not `tpu-` and the word.
 _TPU_NAMES = {"v5litepod": "tpu-v5e", "tpu7x": "tpu-v7x"}
 _TRAINS = re.compile(
     r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main|benchmark_runner", re.I

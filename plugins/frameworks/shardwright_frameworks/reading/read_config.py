@@ -47,7 +47,7 @@ def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
     devices  number of devices, if it is not in the files
 
     Raises DocumentError for a file that is missing, binary, too large or no valid YAML, JSON, TOML
-    or Python, and for files in which no framework's configuration is recognised.
+    or Python, and for files in which no framework's configuration is recognized.
     """
     named, function = split_recipe(path)
     if named.is_dir():
@@ -60,7 +60,7 @@ def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
     found = _of_file(named.name, folder, function, devices)
     if found is None:
         raise DocumentError(
-            f"{path}: no configuration of a framework that is known was recognised"
+            f"{path}: no configuration of a known framework was recognized"
             f"{_started(named.name, folder)}; known are "
             "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
             "Trainer, nanotron, MaxText, NeMo, NeMo Automodel, NeMo RL, Megatron-Bridge, "
@@ -238,7 +238,7 @@ def _of_folder(folder: ConfigFolder, path: str, devices: int | None) -> Imported
             return found
     why = f" ({'; '.join(faults[:3])})" if faults else ""
     raise DocumentError(
-        f"{path}: no configuration of a framework that is known was recognised in its "
+        f"{path}: no configuration of a known framework was recognized in its "
         f"{len(names)} files{why}"
     )
 

@@ -119,8 +119,8 @@ def run_of(config: Path, name: str, *, device: str = "", devices: int | None = N
     said = read_imported(config) if is_imported(config) else read_config(config)
     if not device and not said.device:
         raise InputError(
-            f"{config}: the configuration names no device; add --on h100-sxm-80gb, as the "
-            "catalogue calls it"
+            f"{config}: the configuration names no device; add its name in the catalog, for "
+            "example --on h100-sxm-80gb"
         )
     count = devices if said.devices is None else None
     return complete_run(row_of_import(said, id=name, device=device, devices=count))

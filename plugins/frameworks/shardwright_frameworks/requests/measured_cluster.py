@@ -129,8 +129,8 @@ def _collective(
     """The curve as a collective; without printed ranks, it used all devices of the cluster."""
     if curve.operation is None:
         raise DocumentError(
-            f"--from {path}: does not name its collective; call the file after the programme, "
-            "all_reduce_perf.txt"
+            f"--from {path}: does not name its collective; name the file after the program, "
+            "for example all_reduce_perf.txt"
         )
     devices = curve.devices or num_devices
     if devices < 2:

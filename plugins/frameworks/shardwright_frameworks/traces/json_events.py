@@ -82,7 +82,7 @@ def _head(text: IO[str], path: str | Path) -> str:
         passed += len(more)
         if not more or passed > _MOST_HEAD:
             raise DocumentError(
-                f"{path}: holds no traceEvents; export the profile with "
+                f"{path}: has no traceEvents; export the profile with "
                 "`prof.export_chrome_trace` or name another file"
             )
         buffer = buffer[-64:] + more

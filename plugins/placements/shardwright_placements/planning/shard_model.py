@@ -145,7 +145,7 @@ def check_divides(graph: OpGraph, sizes: tuple[int, ...]) -> None:
             best = [k for k in range(2, 65) if sum(n % k == 0 for n in lengths) * 2 > len(lengths)]
             listed = ", ".join(map(str, best)) or "none"
             raise InputError(
-                f"--mesh: an axis of {size} devices divides no dim of {graph.name} (its dims: "
+                f"--mesh: an axis of {size} devices divides no dimension of {graph.name} (they are "
                 f"{', '.join(map(str, sorted(lengths - {1})))}). Sizes that divide most of them: "
                 f"{listed}"
             )

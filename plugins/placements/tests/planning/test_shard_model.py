@@ -93,7 +93,7 @@ def test_the_last_repeat_has_a_maker(llama: OpGraph) -> None:
 def test_what_cannot_be_asked_is_said(llama: OpGraph) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'LlamaDecoderLayer'"):
         shard_model(question(llama, block="LlamaDecoderLaier"))
-    with pytest.raises(InputError, match="an axis of 11 devices divides no dim"):
+    with pytest.raises(InputError, match="an axis of 11 devices divides no dimension"):
         shard_model(question(llama, mesh_sizes=(11,)))
     with pytest.raises(InputError, match="16 devices does not fit the cluster 8xh100-sxm"):
         shard_model(question(llama, mesh_sizes=(16,)))

@@ -64,7 +64,7 @@ class PlannedRun:
         layers, degrees = self.run.model.num_layers, self.run.degrees
         if held != layers or len(self.stages) != degrees.num_stages:
             raise InputError(
-                f"{self.plan}: {len(self.stages)} stages hold {held} layers, the run has pp "
+                f"{self.plan}: {len(self.stages)} stages with {held} layers, but the run has pp "
                 f"{degrees.pp} x vpp {degrees.vpp} and {layers} layers"
             )
 
