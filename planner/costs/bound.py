@@ -43,7 +43,7 @@ _OTHERS = 4  # blocks other than the most frequent kind: five have 52 groupings,
 class ChainTotals:
     """Sums over the chain of blocks for the bound of a cell, at the fastest strategies.
 
-    total_s, busiest_s, last_s  W, R, b_last
+    total_s, busiest_s, last_s  W, R and b_last of the formulas above, in seconds per micro-batch
     send_s              minimum time of one crossing between stages, forward and back
     tail_s, any_tail_s  minimum time after the last backward, of the first stage and of any stage
     """

@@ -275,11 +275,12 @@ class CellMemory:
 
 
 def edges(over: Array, *, branched: bool = False) -> Array:
-    """[m - 1, m] bytes per micro-batch that a stage keeps in addition to what its blocks save with
-    their inputs: its outputs (simulator/memory/blocks.py, stage_bytes).
+    """[m - 1, m] bytes per micro-batch that a stage keeps in addition to the inputs and saved
+    tensors of its blocks: its outputs (simulator/memory/blocks.py, stage_bytes).
 
     over      [m] bytes that cross each cut
-    branched  blocks save their outputs, so that the stage's inputs are counted here instead
+    branched  blocks save their outputs instead of their inputs, so the stage's inputs are added
+              here
     """
     kept = over[:-1, None] if branched else np.ceil(over)[None, :]
     return np.broadcast_to(kept, (len(over) - 1, len(over)))

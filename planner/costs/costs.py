@@ -267,7 +267,8 @@ class SimulatorCosts:
             return self.times.slowest(cell, rank) * np.asarray(list(seconds))[kinds]
 
         def of_costs(figures: Iterable[Array]) -> tuple[Array, ...]:
-            """One figure per place, [n] or [n, S], repeated for the four `costs` of a place."""
+            """The figure of each place, [n] or [n, S], once for each of the place's four `costs` in
+            the partition problem."""
             return tuple(found for figure in figures for found in (figure,) * 4)
 
         chains = [self.times.chain(cell, rank) for rank in ranks]

@@ -230,7 +230,8 @@ class TimelineSearch:
         return self._fills[key]
 
     def _choose(self, rank: int, ranges: Ranges) -> _Filled:
-        """The rank's strategies by Dantzig's rule."""
+        """The rank's strategies: from the fastest ones, the changes that free the most memory per
+        second are made until the rank fits (Dantzig's rule for the knapsack problem)."""
         chain = self.chain
         stages = self._stages[rank]
         where = [(turn, b) for turn, (i, j) in enumerate(ranges) for b in range(i, j)]

@@ -16,7 +16,7 @@ the maximum number of nodes covers every number of nodes.
 `RunStretch` is x(n) in closed form, for ranking only. Each simulated cluster gives the value of
 goodput/reliability.py, times a random step within its 90 % interval. The result is the median over
 clusters and, for a limit, the quantile at the accepted probability. It is computed for numbers of
-nodes a third of an octave apart and interpolated linearly, with the random draws of `time_to_train`
+nodes with ratios of 2^(1/3) and interpolated linearly, with the random draws of `time_to_train`
 except for a run's own failures. The answer and its runners-up are simulated (run_outlook.py).
 """
 
@@ -78,7 +78,7 @@ def run_stretch(
 ) -> RunStretch:
     """Factors for a model with this many parameters on up to this many nodes.
 
-    step_bands  measured over predicted step time on each number of nodes
+    step_bands  90 % intervals of measured over predicted step time, for numbers of nodes
     price       of a device-hour
     confidence  probability (0 to 1) with which a limit must be kept
     """

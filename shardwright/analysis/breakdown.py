@@ -42,7 +42,7 @@ class RankParts:
         return self.busy_s + self.gradient_exchange_s + self.optimizer_s + self.waiting_s
 
     def within(self, step_s: float) -> RankParts:
-        """The parts with the rest of a step as waiting."""
+        """The parts, with the rest of a step of `step_s` counted as waiting."""
         return replace(self, waiting_s=max(0.0, step_s - self.step_s))
 
 

@@ -62,8 +62,8 @@ def notes_on_batch(sequences: int, seq_len: int) -> tuple[str, ...]:
 
 
 def _divisible(sequences: float) -> int:
-    """The nearest multiple of an eighth of its power of two, which replicas can share: 511 -> 512,
-    1,398 -> 1,280. A whole number of sequences is kept."""
+    """The nearest multiple of an eighth of the next power of two, which replicas can share: 511.5
+    -> 512, 1,398.1 -> 1,280. A whole number of sequences is kept."""
     if sequences < 1 or sequences == int(sequences):
         return max(1, int(sequences))
     unit = 1 << max(0, int(sequences).bit_length() - 3)

@@ -152,8 +152,8 @@ def _megatron(run: PublishedRun, device: Device) -> tuple[Candidate, ...]:
 
 
 def _newer(run: PublishedRun, stack: str) -> str:
-    """The successor of a framework older than FlashAttention. DeepSpeed shards the models of other
-    libraries, with the kernels of their time."""
+    """The successor of a framework older than FlashAttention. For DeepSpeed it is that of the
+    library whose models it shards."""
     if stack == "megatron-deepspeed":
         return UNKNOWN if "megatron" in run.framework.lower() else "transformers"
     return "megatron-core" if "megatron" in run.framework.lower() else UNKNOWN

@@ -45,7 +45,7 @@ class PublishedRun:
     lora_rank               of adapters
     base_precision          nf4 or int8: frozen weights, where adapters alone are trained
     expert_imbalance        tokens of the most loaded expert rank over the mean
-    document_length         mean length of a token's document; tokens attend within it only
+    document_length         mean over tokens of their document's length; attention stays in it
     pipeline_layout         Megatron's text for the virtual stages (`Et*3|(tt|)*29m|L`)
     optimizer_offload, activation_offload   states in host memory; share of activations there
     reduce, compress, local_steps, local_workers, wide_layers, order, dp_replicate   as the options

@@ -38,7 +38,7 @@ class ModuleConstants:
 
     residual       median relative error of the rows fitted on
     families, devices   with whole families, whole devices left out
-    fits           share of rows whose batch is predicted to fit, and the next listed one not to
+    fits           share of rows predicted to fit with their batch, but not with the next larger one
     held, workspace_mib   memory in addition to allocated tensors: needed is allocated x held +
                           workspace
     half_widths    of 90 % intervals, in log: `device` if the fit has the device, `architecture` if
@@ -123,8 +123,9 @@ def seconds_by_kind(kernels: Iterable[tuple[DeviceKernel, float]]) -> dict[str, 
 def is_unmeasured(kernel: DeviceKernel, measured: Mapping[str, int], *, compiled: bool) -> bool:
     """Whether the fit has too few steps with such a kernel.
 
-    measured  kind -> steps of it;  compiled  kernels that only move bytes are joined with others,
-              as in no step of the fit
+    measured  kind -> number of fitted steps that contain it
+    compiled  whether the step is compiled, which fuses kernels that only move bytes with others; no
+              fitted step has such kernels
     """
     if compiled and kernel.kernel in _JOINED:
         return True

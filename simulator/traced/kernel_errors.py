@@ -5,7 +5,8 @@ are measured independently, so their sums are combined by the root of the sum of
 machine's speed during the measurement is a common error of all kernels, estimated from reference
 kernels (`ReferencePoint.spread`). Of 30 different modules on one profiled machine, 29 steps were
 inside the interval in each of two runs in float32, 28 in bfloat16 (two cores, torch 2.13,
-2026-11-23); with full correlation 30, 29 and 29, in intervals 1.5 to 1.8 times as wide.
+2026-11-23). With fully correlated kinds it was 30, 29 and 29, in intervals 1.5 to 1.8 times as
+wide.
 """
 
 from __future__ import annotations

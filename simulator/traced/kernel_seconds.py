@@ -47,7 +47,7 @@ _SUMMANDS = 1024.0
 _USUAL_TAPS = 25
 _CONVOLUTIONS = (Kernel.CONV_1X1, Kernel.CONV, Kernel.GROUPED)
 # With channels innermost, groups of so many channels in and out, in multiples of so many groups,
-# run on special kernels; all others on a general one. Read off measured steps: ResNeXt
+# run on special kernels; all others on a general one. Source: measured steps: ResNeXt
 # against RegNet, ResNeSt, SENet-154, RepVGG-g4 and DLA-x.
 _GROUP_WIDTHS = (4, 8, 16, 32)
 _GROUPS_AT_ONCE = 32

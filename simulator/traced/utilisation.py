@@ -69,17 +69,17 @@ class SpeedOfLight:
         return min(peak.value for peak in peaks.values())
 
     def of(self, work_flop: float, moved_bytes: float, dtype: str) -> float:
-        """Least seconds of an op with this work and traffic."""
+        """Roofline seconds of an op with this work and traffic."""
         return max(work_flop / self.rate(dtype), moved_bytes / self.bandwidth)
 
     def matmul(self, shape: MatmulShape, dtype: str) -> float:
-        """Least seconds of a batch of products."""
+        """Roofline seconds of a batch of matmuls."""
         work = 2.0 * shape.batch * shape.m * shape.n * shape.k
         elements = shape.m * shape.k + shape.k * shape.n + shape.m * shape.n
         return self.of(work, shape.batch * elements * DTYPE_BYTES.get(dtype, 4.0), dtype)
 
     def attention(self, shape: AttentionShape, dtype: str, phase: Phase) -> float:
-        """Least seconds of a fused attention call."""
+        """Roofline seconds of a fused attention call."""
         work = 4.0 * shape.batch * shape.heads * shape.q_len * shape.kv_len * shape.head_dim
         work *= 0.5 if shape.causal else 1.0
         rows = 2 * shape.heads * shape.q_len + 2 * shape.kv_heads * shape.kv_len

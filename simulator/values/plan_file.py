@@ -47,7 +47,7 @@ _FLAGS = {
 
 
 def plan_decision(plan: Plan) -> dict[str, str]:
-    """The decisions in a plan, by key of the plan file; hashes of stages and pipelines."""
+    """The decisions in a plan by key of the plan file; stages and pipelines as hashes."""
     written = encode(plan)
     decision = {f"plan.{name}": str(written[name]) for name in _PLAN}
     for name in _WORKLOAD:
@@ -316,7 +316,7 @@ def read_plan_file(path: str | Path) -> PlanFile:
 
 
 def write_plan_file(path: str | Path, answer: PlanFile, *, provenance: Mapping[str, Any]) -> None:
-    """Writes the answer, with its decision in the provenance."""
+    """Writes the answer; its provenance records the plan, so that later edits of it are noticed."""
     decided = {} if answer.plan is None else {"decided": plan_decision(answer.plan)}
     write_document(path, answer, schema=PLAN_SCHEMA, provenance={**provenance, **decided})
 

@@ -137,7 +137,7 @@ class LinkFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFile:
-    """Nodes of a cluster file; `device` is a name in the catalogue."""
+    """Nodes of a cluster file; `device` is a name in the catalog."""
 
     count: int
     devices_per_node: int

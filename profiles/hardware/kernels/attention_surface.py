@@ -152,14 +152,14 @@ def formula_time_s(
 
 def _math_time_s(table: AttentionTable, sm_count: int, shapes: AttentionShapes) -> Array:
     blocks = np.ceil(shapes.seq / BLOCK)
-    average, most = _keys_met(blocks, shapes)
+    average, most = _keys_of_block(blocks, shapes)
     waves = table.waves(shapes.batch * shapes.heads * blocks / sm_count)
     keys = np.maximum(waves * (average + table.start_keys), most + table.start_keys)
     time_s: Array = 4.0 * BLOCK * shapes.head_dim * keys * sm_count / table.rate_flop_per_s
     return time_s
 
 
-def _keys_met(blocks: Array, shapes: AttentionShapes) -> tuple[Array, Array]:
+def _keys_of_block(blocks: Array, shapes: AttentionShapes) -> tuple[Array, Array]:
     """Keys per block of queries, in whole blocks: (mean, maximum)."""
     if not shapes.causal:
         return blocks * BLOCK, blocks * BLOCK

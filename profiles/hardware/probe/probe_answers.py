@@ -49,7 +49,7 @@ class RankAnswer:
 
     samples     per case, in the order of the cases; none for a case without this rank
     before, references   reference kernels before and after the cases; none on a GPU
-    rounds      seconds of a reference kernel in rounds that all ranks begin together, per window
+    rounds      [windows][rounds] seconds of a reference kernel; all ranks begin a round together
     """
 
     samples: tuple[tuple[Sample, ...], ...]

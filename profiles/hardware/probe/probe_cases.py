@@ -204,9 +204,9 @@ def _matmul_cases(*, quick: bool, accelerator: bool) -> list[Case]:
 
 
 def _attention_shapes(quick: bool, accelerator: bool) -> list[AttentionShape]:
-    """Causal attention by length, batch and head size; on a CPU also without a mask, short and with
-    small heads: a small BERT's backward in bf16 took 19 ms, predicted from causal calls of 128
-    tokens and more 6.5 ms (two cores, torch 2.13, 2026-11-23)."""
+    """Causal attention by length, batch and head size. On a CPU also attention without a mask,
+    short and with small heads: from causal calls of 128 tokens and more, 6.5 ms were predicted for
+    a small BERT's backward in bf16, which took 19 ms (two cores, torch 2.13, 2026-11-23)."""
     sizes = [(1, 8), (4, 16)]
     if quick:
         shapes = [(1, 8, 128, 64, True), (1, 8, 512, 64, True)]

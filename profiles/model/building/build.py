@@ -294,7 +294,8 @@ def to_meta(
 
 
 def _eager(module: nn.Module) -> tuple[nn.Module, bool]:
-    """The module without torch.compile of it and of its parts, and whether there was none."""
+    """The module after torch.compile is removed from it and its parts, and whether none was
+    found."""
     eager = not hasattr(module, "_orig_mod")
     module = getattr(module, "_orig_mod", module)
     for part in module.modules():

@@ -100,7 +100,7 @@ def read_block(block: Block, micro_batch: int) -> BlockReading:
             loose.pop(0)
         elif op.matmul is not None:
             unread.append(op.matmul)
-    rest = [p for place, p in enumerate(block.parameters) if place not in weights.met]
+    rest = [p for place, p in enumerate(block.parameters) if place not in weights.multiplied]
     tables = tuple(p for p in rest if len(_sizes(p)) > 1)
     return BlockReading(
         label=block.label,
@@ -121,12 +121,12 @@ def _sizes(parameter: Parameter) -> tuple[int, ...]:
 
 
 class _Weights:
-    """The parameters of a block; `met` has those with products: index -> (k, n, experts) and
+    """The parameters of a block; `multiplied` has those with products: index -> (k, n, experts) and
     rows."""
 
     def __init__(self, parameters: tuple[Parameter, ...]) -> None:
         self._all = parameters
-        self.met: dict[int, tuple[tuple[int, int, int], int]] = {}
+        self.multiplied: dict[int, tuple[tuple[int, int, int], int]] = {}
 
     def take(self, op: Op) -> bool:
         """Whether the op multiplies a parameter, which is recorded. Ties are broken by the op's
@@ -134,7 +134,7 @@ class _Weights:
         found = []
         for place, p in enumerate(self._all):
             made = _as_weight(_sizes(p), op.matmul)
-            known, rows = self.met.get(place, (made, 0))
+            known, rows = self.multiplied.get(place, (made, 0))
             if made is not None and known == made:
                 path = p.name.rpartition(".")[0]
                 outside = not f"{op.module}.".startswith(f"{path}.")
@@ -144,7 +144,7 @@ class _Weights:
         _, rows, place, made = min(found)
         rows += op.work_flop // (2 * made[0] * made[1])
         if rows:
-            self.met[place] = made, rows
+            self.multiplied[place] = made, rows
         return True
 
     def products(self) -> tuple[WeightProduct, ...]:
@@ -158,7 +158,7 @@ class _Weights:
                 experts=experts,
                 tied=bool(self._all[place].tied_to),
             )
-            for place, ((k, n, experts), rows) in sorted(self.met.items())
+            for place, ((k, n, experts), rows) in sorted(self.multiplied.items())
         )
 
 

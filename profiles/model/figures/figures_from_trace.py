@@ -417,7 +417,7 @@ def _active_weights(figures: Transformer, layers: Sequence[LayerFigures]) -> flo
     active = figures.num_layers * figures.attention_parameters
     active += figures.num_dense_layers * figures.dense_parameters
     experts = figures.num_expert_layers * (
-        layers[-1].met * figures.expert_parameters
+        layers[-1].experts_per_token * figures.expert_parameters
         + figures.shared_expert_parameters
         + figures.router_parameters
     )

@@ -46,7 +46,7 @@ class LayerFigures:
     call        the traced attention
     ffn_size    of the feed-forward for every token (dense or shared experts), 0 for none
     gated       None without a feed-forward
-    met         traced experts per token: top_k, except for rounding of rows
+    experts_per_token  as traced: top_k, except for rounding of rows
     """
 
     attention: Attention | None
@@ -56,12 +56,12 @@ class LayerFigures:
     num_experts: int = 0
     top_k: int = 0
     expert_size: int = 0
-    met: float = 0.0
+    experts_per_token: float = 0.0
 
     @property
     def kind(self) -> LayerFigures:
         """The properties that must be equal in all layers of one kind; windows may differ."""
-        return replace(self, call=None, met=0.0)
+        return replace(self, call=None, experts_per_token=0.0)
 
 
 def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigures:
@@ -75,9 +75,9 @@ def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigur
         raise InputError(f"{len(reading.attention)} attention calls in one block")
     routed = tuple(p for p in reading.products if p.experts > 1 or p.rows < tokens)
     if not routed:
-        routed = _met_by_all(reading.products, hidden)
+        routed = _used_by_all(reading.products, hidden)
     common = tuple(p for p in reading.products if p not in routed and p.n >= _NARROW)
-    experts, size, gated, met = _experts(routed, hidden, tokens)
+    experts, size, gated, used = _experts(routed, hidden, tokens)
     if experts:
         routers = [p for p in common if (p.k, p.n) == (hidden, experts)]
         if not routers:
@@ -94,9 +94,9 @@ def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigur
         ffn_size=inner,
         gated=gated if experts else dense,
         num_experts=experts,
-        top_k=round(met),
+        top_k=round(used),
         expert_size=size,
-        met=met,
+        experts_per_token=used,
     )
 
 
@@ -145,7 +145,8 @@ def _common(
 def _kv_heads(
     products: tuple[WeightProduct, ...], hidden: int, call: AttentionCall
 ) -> Iterator[int]:
-    """Candidates, best first: the call's keys may be repeated ones."""
+    """Possible numbers of key-value heads, likely ones first: the keys passed to attention may be
+    repeated for each query head."""
     widths = [p.n for p in products if p.k == hidden]
     size, heads = call.head_size, call.heads
     likely = []
@@ -250,14 +251,17 @@ def _experts(
     one = tuple(replace(p, experts=1) for p in _one_expert(routed, experts))
     size, ways = _feed_forward(one, hidden, sum(p.elements for p in one), 0)
     rows = sum(p.rows * p.k * p.n for p in routed) / sum(p.k * p.n for p in one)
-    met = rows / tokens
+    used = rows / tokens
     # Rows are integers: each expert may have half a row more or less than its share.
-    if not 1 <= round(met) <= experts or abs(met - round(met)) > experts / (2 * tokens) + _ROUNDING:
-        raise InputError(f"{met:.2f} experts per token, which is not a whole number")
-    return experts, size, ways == 2, met
+    if (
+        not 1 <= round(used) <= experts
+        or abs(used - round(used)) > experts / (2 * tokens) + _ROUNDING
+    ):
+        raise InputError(f"{used:.2f} experts per token, which is not a whole number")
+    return experts, size, ways == 2, used
 
 
-def _met_by_all(products: tuple[WeightProduct, ...], hidden: int) -> tuple[WeightProduct, ...]:
+def _used_by_all(products: tuple[WeightProduct, ...], hidden: int) -> tuple[WeightProduct, ...]:
     """The weights of experts that are applied to every token: members of a list of modules with the
     same number of members as a router has outputs."""
     groups: dict[str, list[WeightProduct]] = defaultdict(list)

@@ -454,7 +454,8 @@ class TracedPass:
 @dataclass(slots=True)
 class ExchangeNotes(NoExchange):
     """Records exchanges of ranks with shares of the tokens as collectives of the blocks; `Exchange`
-    of trace_split_layers.py. A gather runs again with its first product."""
+    of trace_split_layers.py. A gather belongs to the column-split layer that reads it, so that
+    recomputing the layer repeats it."""
 
     traced: TracedPass | None = None
 

@@ -190,7 +190,7 @@ class _Trial(Watch):
         """The whole block's call at this position."""
         here = self.position
         if here == len(self._events) or self._events[here].name != name:
-            raise NotSplit(f"other functions run on a share ({name})")
+            raise NotSplit(f"on a share of the features, another function is called ({name})")
         self.position += 1
         return self._events[here]
 
@@ -229,7 +229,7 @@ class _Trial(Watch):
             out = func(*args, **kwargs)
             made = made_by(name, args, out)
             if made and [x.shape for x in made] != [x.shape for x in self._next(name).values]:
-                raise NotSplit(f"`{name}` of {path} makes another shape")
+                raise NotSplit(f"`{name}` of {path} returns another shape when it is split")
             return out
         failure = ""
         here = self.position
@@ -259,7 +259,8 @@ class _Trial(Watch):
         raise NotSplit(f"`{name}`{place} on a share of {source}'s features {failure}")
 
     def _choices(self, name: str, args: Any, kwargs: Any) -> Iterator[tuple[int, ...]]:
-        """Combinations of sizes to divide, none first; calls in place are made only once."""
+        """Which integers of the arguments to divide by tp, fewest first, beginning with none. A
+        call that writes in place has no other choice: it cannot be repeated."""
         numbers = [] if _in_place(name) else integers(args, kwargs)
         able = [i for i, n in enumerate(numbers) if n >= self._tp and n % self._tp == 0]
         for count in range(len(able) + 1 if len(able) <= _MOST_NUMBERS else 1):
@@ -344,9 +345,7 @@ def check_split(
         once = name in whole.inputs or (is_layer and path not in roles)
         once = once or (is_layer and last == "offset" and roles[path][0] == "row")
         if not alike and (once or not added):
-            raise NotSplit(
-                f"the gradient of {path if is_layer else name} is another when it is split"
-            )
+            raise NotSplit(f"the gradient of {path if is_layer else name} changes when it is split")
         if not alike and not is_layer:
             summed.append(name)
     return tuple(summed)

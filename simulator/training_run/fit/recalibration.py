@@ -56,7 +56,7 @@ class Calibration:
                     shipped coefficients, on the logged runs, and with each configuration left out
     values          the refitted coefficients by name
     covariance      rows of the lower half of the covariance of their logarithms, in the order of
-                    `values`; none for links that were measured alone
+                    `values`; empty if only links were measured
     """
 
     source: str

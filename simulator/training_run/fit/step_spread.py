@@ -137,9 +137,8 @@ def coefficient_spreads(assigned: Assigned, known: Knowledge) -> Array:
 
 
 def _placed(assigned: Assigned, known: Knowledge) -> tuple[NDArray[np.intp], Array]:
-    """[coefficients] the row of each coefficient or of its family in the covariance, -1 for
-    neither, and the remaining variance: around that row or the start, plus the variance between
-    sources unless the coefficient was fitted to the source's own logs."""
+    """Two arrays [coefficients]: the row of the covariance for the coefficient, otherwise for its
+    family, otherwise -1; and the variance of the coefficient that this row does not contain."""
     places, own = [], []
     for name, number, family in zip(assigned.names, assigned.kinds, assigned.families, strict=True):
         kind = KINDS[number]

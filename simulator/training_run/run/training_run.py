@@ -139,7 +139,7 @@ class TrainingRun:
                   type of the computation
     optimizer     one of low_bits.OPTIMIZERS, by the type of its states
     expert_imbalance   tokens of the fullest expert-parallel rank, divided by the mean of the ranks
-    document_length    mean length of the document of a token, if tokens attend within their
+    document_length    mean over tokens of their document's length, if tokens attend within their
                   document only; 0 for the whole sequence
     inner_bytes_per_s  bandwidth of the link inside a node, one direction, including efficiency; 0
                   for the device's usual one

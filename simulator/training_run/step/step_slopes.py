@@ -34,8 +34,8 @@ def log_slopes(x: Features, c: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _slopes(x: Features, c: Mapping[str, Array], rows: NDArray[np.intp]) -> Array:
-    """[kinds, rows] slopes of some of the runs, from one call with the unchanged coefficients and
-    with each kind slightly larger."""
+    """[kinds, rows] derivatives of these rows as in `log_slopes`, by finite differences: one call
+    prices each row unchanged and with each kind of coefficient slightly larger."""
     variants = 1 + len(c)
     repeated = np.tile(rows, variants)
     nudged = {kind: np.tile(value[rows], variants) for kind, value in c.items()}

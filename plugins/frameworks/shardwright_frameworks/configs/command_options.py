@@ -121,8 +121,8 @@ class Options:
                     collected.set(key, on if switched else off, option.place, option.name)
 
     def collect_words(self, collected: Collected, keys: WordReaders) -> None:
-        """Sets values by readers: `keys` are options, the keys they set and their readers. A key
-        with an unknown value has no default."""
+        """Sets values from the given options. `keys`: option -> (key to set, reader of its text). A
+        key whose text is unknown gets no default."""
         for option in self.given:
             if option.key in keys:
                 about, reader = keys[option.key]

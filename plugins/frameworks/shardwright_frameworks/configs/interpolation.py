@@ -68,7 +68,8 @@ def resolved(path: Key, values: Mapping[Key, Any], environment: Environment) -> 
 
 
 def _text(raw: str, path: Key, source: _Source, depth: int) -> Any:
-    """The value of a text with references: that of a single one, otherwise the joined text."""
+    """The value of a text with references. A text that is one reference has its value, of any type;
+    in other texts, references are replaced by their values as text."""
     if raw.strip() == "???":
         raise _OpenError("??? has to be filled in by the command line")
     if depth > _MOST_DEEP:

@@ -68,7 +68,7 @@ def agreement(
 
 
 def planned_values(planned: PlannedRun, gaps: tuple[Unexpressed, ...] = ()) -> Mapping[str, Value]:
-    """A plan's decisions by the keys of an import."""
+    """A plan's values by the keys that an imported run has."""
     run = planned.run
     for gap in gaps:
         run = with_settings(run, gap.change or {})

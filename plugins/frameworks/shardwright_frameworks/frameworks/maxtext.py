@@ -75,7 +75,7 @@ def given_by_words(
         key = name.removeprefix("-").removeprefix("-")
         if not key.isidentifier():
             continue
-        if isinstance(value, Open) and (key == "model_name" or _abouts(key)):
+        if isinstance(value, Open) and (key == "model_name" or _fields_of_key(key)):
             collected.report_unresolved(key, value.why, place)
         if key in _MARKS | set(_KEYS):
             about = _KEYS.get(key, ("", word_of))[0]
@@ -84,7 +84,7 @@ def given_by_words(
     return found
 
 
-def _abouts(key: str) -> set[str]:
+def _fields_of_key(key: str) -> set[str]:
     """The fields of a run that a key sets: if its value is unknown, they have no default."""
     if key in _KEYS:
         return {_KEYS[key][0]}
@@ -162,7 +162,7 @@ def collect_maxtext(
         own = given_by_file(model_file) if model_file is not None else {}
         given |= {key: each for key, each in own.items() if key in _FIGURES}
     for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
-        for about in _abouts(key):
+        for about in _fields_of_key(key):
             collected.leave_open(about)
         given = {name: each for name, each in given.items() if name != key}
     for key, about in (("train_micro_batch_size", "micro_batch"), ("batch_size", "global_batch")):

@@ -379,7 +379,7 @@ def _elsewhere(path: tuple[str, ...]) -> bool:
     return not _OTHERS.isdisjoint(path)
 
 
-def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
+def _fields_of_key(path: tuple[str, ...]) -> tuple[str, ...]:
     """The fields of a run that a key sets: if its value is open, they have no default."""
     if path[-1] in KEYS:
         return (KEYS[path[-1]][0],)
@@ -395,7 +395,7 @@ def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
 def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Collected) -> None:
     name, key = ".".join(path), path[-1]
     if isinstance(value, Open):
-        for about in _abouts(path):
+        for about in _fields_of_key(path):
             collected.leave_open(about, name, value.why, place)
     elif key in KEYS:
         about, reader = KEYS[key]

@@ -1,5 +1,6 @@
-"""OpenRLHF's arguments as a run (github.com/OpenRLHF/OpenRLHF, openrlhf/cli, v0.5 and 2026):
-DeepSpeed below, `--micro_train_batch_size` or `--train.micro_batch_size`."""
+"""OpenRLHF's arguments as a run (github.com/OpenRLHF/OpenRLHF, openrlhf/cli, v0.5 and 2026). It
+trains with DeepSpeed; its micro-batch is `--micro_train_batch_size` or
+`--train.micro_batch_size`."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def collect_torchtitan(given: list[Values], collected: Collected, *, check: bool
                 weights = path[-1] in ("mixed_precision_param", "dtype")
                 if weights and "precision" in collected.placed:
                     continue  # the precision of the matmuls is given
-                for about in _abouts(path):
+                for about in _fields_of_key(path):
                     collected.leave_open(about)
                 last.pop(path[-1], None)
                 continue
@@ -181,7 +181,7 @@ def _entry(path: tuple[str, ...]) -> tuple[str, Reader] | None:
     return entry or _KEYS.get(path[-1])
 
 
-def _abouts(path: tuple[str, ...]) -> tuple[str, ...]:
+def _fields_of_key(path: tuple[str, ...]) -> tuple[str, ...]:
     entry = _entry(path)
     return _ABOUTS.get(path[-1], ()) if entry is None else (entry[0],)
 

@@ -119,11 +119,12 @@ _LINEAR |= {"cat", "concat", "stack", "sum", "mean", "permute", "transpose", "ty
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A loop as text: the dim of each input and of the output.
+    """A loop of an op as text: the dim of each input and of the output that it runs over.
 
-    dims   `. 0 0 -> -1`: negative dims count from the end, `.` for none, `+` for none with a whole
-           gradient, `*` for every dim of the output except its last (one loop each), `~-4` for a
-           dim that may be broadcast. The last input's entry applies to all inputs after it
+    dims   `. 0 0 -> -1`: -1 is the last dim; `.`: no dim, so its gradient is a partial
+           sum; `+`: no dim, but every rank has the whole gradient; `*`: every dim of the output
+           except its last (one loop each); `~-4`: a dim that may be broadcast. The last input's
+           entry applies to all inputs after it
     sums   all-reduces inside the op: (phase, fp32 numbers per element of dim `along` of the first
            input)
     """

@@ -34,7 +34,7 @@ class CollectiveCount(CommDebugMode):
 
     counts, sizes_bytes   by phase, kind and axis. Bytes are those of full buffers: one rank's
                           input, times the ranks for gathers and exchanges. Collectives inside
-                          `beside(name)` are not part of the plan
+                          `unplanned(name)` are not part of the plan
     """
 
     def __init__(self, mesh: DeviceMesh, names: tuple[str, ...]) -> None:
@@ -42,7 +42,7 @@ class CollectiveCount(CommDebugMode):
         self.phase = "forward"
         self.counts: Counter[Key] = Counter()
         self.sizes_bytes: Counter[Key] = Counter()
-        self.aside: Counter[str] = Counter()
+        self.unplanned_counts: Counter[str] = Counter()
         # name of the group -> (axis, ranks); axes come last, as one axis may be the whole world
         world = dist.group.WORLD
         self._groups: dict[str, tuple[str, int]] = {}
@@ -51,16 +51,16 @@ class CollectiveCount(CommDebugMode):
         for axis, axis_name in enumerate(names):
             group = mesh.get_group(axis)
             self._groups[str(group.group_name)] = (axis_name, group.size())
-        self._beside = ""
+        self._unplanned = ""
 
     @contextmanager
-    def beside(self, name: str) -> Iterator[None]:
+    def unplanned(self, name: str) -> Iterator[None]:
         """Context in which collectives are counted under this name only."""
-        before, self._beside = self._beside, name
+        before, self._unplanned = self._unplanned, name
         try:
             yield
         finally:
-            self._beside = before
+            self._unplanned = before
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -74,8 +74,8 @@ class CollectiveCount(CommDebugMode):
         return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[no-untyped-call] # torch's
 
     def _note(self, kind: str, name: str, args: tuple[Any, ...]) -> None:
-        if self._beside:
-            self.aside[self._beside] += 1
+        if self._unplanned:
+            self.unplanned_counts[self._unplanned] += 1
             return
         sent = _sent(name, args)
         axis, ranks = self._groups.get(_group_name(args, self._groups), ("unknown", 1))

@@ -38,13 +38,13 @@ def run_sharding(
     """
     answer = read_document(path, OpShardingFile, schema=OP_SHARDING_SCHEMA)
     if not answer.calls:
-        raise MismatchError(f"{path} holds no placements: {answer.status}, {answer.reason}")
+        raise MismatchError(f"{path} has no placements: {answer.status}, {answer.reason}")
     if steps < 1:
         raise InputError(f"--steps must be 1 or more, got {steps}")
     devices = math.prod(answer.mesh_sizes)
     if processes is not None and processes != devices:
         raise MismatchError(
-            f"{path} is for a mesh of {devices} devices, {processes} were asked for; make it again "
+            f"{path} is for a mesh of {devices} devices, --processes is {processes}; make it again "
             f"with --mesh {processes}"
         )
     torchrun(

@@ -37,7 +37,7 @@ class LocalCall:
     tensors          the parts in the order of the arguments
     inputs, outputs  placements of the inputs and outputs
     shapes, made     shapes of the whole inputs and outputs
-    aside            a context in which collectives are counted separately from the plan's
+    unplanned        a context in which collectives are counted separately from the plan's
     """
 
     name: str
@@ -50,7 +50,7 @@ class LocalCall:
     shapes: tuple[Shape, ...]
     made: tuple[Shape, ...]
     position: Position
-    aside: Callable[[str], AbstractContextManager[None]]
+    unplanned: Callable[[str], AbstractContextManager[None]]
 
     def local_made(self) -> Shape:
         """Shape of the rank's part of the first output."""
@@ -252,8 +252,8 @@ def _grouped(call: LocalCall) -> Tensor:
     axes = call.split_axes(1, 0)
     if not axes:
         return grouped_product(x, weight, ends)
-    with call.aside("rebalancing"):
-        return balanced_product(x, weight, ends, call.position, axes, call.aside)
+    with call.unplanned("rebalancing"):
+        return balanced_product(x, weight, ends, call.position, axes, call.unplanned)
 
 
 KERNELS: dict[str, Callable[[LocalCall], Any]] = {

@@ -88,11 +88,11 @@ class Replay:
         answer: OpShardingFile,
         built: BuiltModel,
         position: Position,
-        aside: Callable[[str], AbstractContextManager[None]] | None = None,
+        unplanned: Callable[[str], AbstractContextManager[None]] | None = None,
     ) -> None:
         check_program(program, answer)
         self.program, self.answer, self.position = program, answer, position
-        self.aside = aside or (lambda name: nullcontext())
+        self.unplanned = unplanned or (lambda name: nullcontext())
         self.conversions: dict[tuple[int, int, int, int], Conversion] = {
             (c.block, c.tensor, c.maker, c.output): c for c in answer.conversions
         }
@@ -325,7 +325,7 @@ class Replay:
             shapes=tuple(self.program.graph.tensors[t].shape for t in numbers),
             made=placed.shapes,
             position=self.position,
-            aside=self.aside,
+            unplanned=self.unplanned,
         )
 
     def _exact(self, x: Any) -> Any:

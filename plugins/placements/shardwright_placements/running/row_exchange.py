@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shardwright_placements.running.shard_position import Position
 
-Aside = Callable[[str], AbstractContextManager[None]]
+Unplanned = Callable[[str], AbstractContextManager[None]]
 
 
 def _all_to_all(x: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
@@ -31,22 +31,22 @@ class _Moved(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, sent: list[int], received: list[int], group: Any, aside: Any
+        ctx: Any, x: Tensor, sent: list[int], received: list[int], group: Any, unplanned: Any
     ) -> Tensor:
-        ctx.way = (sent, received, group, aside)
+        ctx.way = (sent, received, group, unplanned)
         return _all_to_all(x, sent, received, group)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        sent, received, group, aside = ctx.way
-        if aside is None:
+        sent, received, group, unplanned = ctx.way
+        if unplanned is None:
             return _all_to_all(gradient, received, sent, group), None, None, None, None
-        with aside("rebalancing"):
+        with unplanned("rebalancing"):
             return _all_to_all(gradient, received, sent, group), None, None, None, None
 
 
-def _moved(x: Tensor, sent: list[int], received: list[int], group: Any, aside: Any) -> Tensor:
-    made: Tensor = _Moved.apply(x, sent, received, group, aside)  # type: ignore[no-untyped-call] # torch's
+def _moved(x: Tensor, sent: list[int], received: list[int], group: Any, unplanned: Any) -> Tensor:
+    made: Tensor = _Moved.apply(x, sent, received, group, unplanned)  # type: ignore[no-untyped-call] # torch's
     return made
 
 
@@ -86,7 +86,7 @@ def balanced_product(
     ends: Tensor,
     position: Position,
     axes: tuple[int, ...],
-    aside: Aside,
+    unplanned: Unplanned,
 ) -> Tensor:
     """The grouped matmul with rows and experts split evenly on the axes: rows are sent to the ranks
     of their experts and back."""
@@ -108,7 +108,7 @@ def balanced_product(
     work = (edges[own], edges[own + 1])
     sent = [overlap(here, (edges[r], edges[r + 1])) for r in range(ranks)]
     received = [overlap(work, (places[r], places[r + 1])) for r in range(ranks)]
-    rows = _moved(x, sent, received, group, aside)
+    rows = _moved(x, sent, received, group, unplanned)
     own_ends = ends[own * experts : (own + 1) * experts] - edges[own]
     made = grouped_product(rows, weight, own_ends)
-    return _moved(made, received, sent, group, aside)
+    return _moved(made, received, sent, group, unplanned)

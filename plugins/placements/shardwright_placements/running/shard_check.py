@@ -103,7 +103,7 @@ def run_sharded(
     )
     count = CollectiveCount(mesh, answer.mesh_names)
     replay = Replay(
-        program or traced_for(answer, spec), answer, built, make_position(mesh), count.beside
+        program or traced_for(answer, spec), answer, built, make_position(mesh), count.unplanned
     )
     with count:
         loss = replay.forward()
@@ -111,7 +111,7 @@ def run_sharded(
         loss.backward(replay.seed())
         count.phase = "weights"
         gradients = replay.gradients()
-    if count.torch_total() != sum(count.counts.values()) + sum(count.aside.values()):
+    if count.torch_total() != sum(count.counts.values()) + sum(count.unplanned_counts.values()):
         raise MismatchError(
             f"CommDebugMode counts {count.torch_total()} collectives, but only "
             f"{dict(count.counts)} are known; this release of torch has others"
@@ -142,7 +142,7 @@ def run_sharded(
         parameters_checked=len(wanted),
         tolerance=TOLERANCE,
         messages=_compared(answer, count),
-        beside=dict(count.aside),
+        beside=dict(count.unplanned_counts),
         step_s=median(times) if times else 0.0,
         steps=steps,
     )

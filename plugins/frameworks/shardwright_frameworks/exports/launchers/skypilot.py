@@ -8,7 +8,7 @@ from shardwright_frameworks.exports.launchers.job import RUN_SCRIPT, Job
 from shardwright_frameworks.exports.values.exported import ExportedFile
 from shardwright_frameworks.exports.values.yaml_text import yaml_text
 
-# The catalogue's names as SkyPilot's (docs.skypilot.co, compute/gpus), the longest beginning wins.
+# The catalog's names as SkyPilot's (docs.skypilot.co, compute/gpus), the longest beginning wins.
 _ACCELERATORS = {
     "h100": "H100",
     "h100-nvl": "H100-NVL",
@@ -36,7 +36,7 @@ _ACCELERATORS = {
 
 
 def accelerator(device: str) -> str:
-    """SkyPilot's name of a device of the catalogue, or "".
+    """SkyPilot's name of a device of the catalog, or "".
 
     >>> accelerator("h100-sxm-80gb"), accelerator("a100-sxm-80gb"), accelerator("titan-v")
     ('H100', 'A100-80GB', '')

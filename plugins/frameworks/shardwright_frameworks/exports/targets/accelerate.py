@@ -1,6 +1,6 @@
 """accelerate: FSDP2 (or DDP) as the YAML of `accelerate launch`.
 
-Read off github.com/huggingface/accelerate 16cb6eb8 (2026-07-24), src/accelerate/utils/launch.py
+Source: github.com/huggingface/accelerate 16cb6eb8 (2026-07-24), src/accelerate/utils/launch.py
 and commands/config/config_args.py.
 """
 

@@ -1,7 +1,7 @@
 """DeepSpeed: its JSON, with a program for data parallelism and Megatron-DeepSpeed's arguments
 where layers or stages are split.
 
-Read off docs of DeepSpeed's configuration (deepspeed.ai/docs/config-json) and
+Sources: docs of DeepSpeed's configuration (deepspeed.ai/docs/config-json) and
 github.com/deepspeedai/DeepSpeed, deepspeed/runtime/config.py.
 """
 

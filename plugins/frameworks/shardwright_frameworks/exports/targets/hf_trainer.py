@@ -1,6 +1,6 @@
 """transformers' Trainer: its arguments, and DeepSpeed's JSON for other ZeRO stages.
 
-Read off transformers 5.23, src/transformers/training_args.py.
+Source: transformers 5.23, src/transformers/training_args.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MaxText: KEY=VALUE flags over its base.yml.
 
-Read off github.com/AI-Hypercomputer/maxtext e591f30c (2026-08-22), src/maxtext/configs/base.yml.
+Source: github.com/AI-Hypercomputer/maxtext e591f30c (2026-08-22), src/maxtext/configs/base.yml.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`megatron_settings`: a plan as Megatron-Core's options, by their names in its dataclasses.
 
 Megatron-LM's flags and Megatron-Bridge's keys are these names; differences are in
-`megatron.py` and `megatron_bridge.py`. Read off github.com/NVIDIA/Megatron-LM d98e8a64
+`megatron.py` and `megatron_bridge.py`. Source: github.com/NVIDIA/Megatron-LM d98e8a64
 (2026-08-22), megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
 """
 
@@ -72,8 +72,8 @@ def _model(planned: PlannedRun, target: str) -> dict[str, Any]:
     model, run = planned.run.model, planned.run
     if model.state is not None or not model.is_even:
         raise InputError(
-            f"--to {target}: {planned.model} has layers that are not attention and feed-forward; "
-            "Megatron-LM takes their order as --hybrid-layer-pattern, which a plan does not hold"
+            f"--to {target}: {planned.model} has other layers than attention and feed-forward; "
+            "Megatron-LM needs their order (--hybrid-layer-pattern), which a plan does not contain"
         )
     found: dict[str, Any] = {
         "num_layers": model.num_layers,

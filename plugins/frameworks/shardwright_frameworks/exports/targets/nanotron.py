@@ -1,6 +1,6 @@
 """nanotron: its YAML.
 
-Read off github.com/huggingface/nanotron 2411b022 (2026-04-07), src/nanotron/config and
+Source: github.com/huggingface/nanotron 2411b022 (2026-04-07), src/nanotron/config and
 examples/config_tiny_llama.yaml.
 """
 
@@ -32,8 +32,8 @@ def export_nanotron(planned: PlannedRun) -> Exported:
     model = planned.run.model
     if not is_plain_llama(model) or model.first_dense_layers:
         raise InputError(
-            f"--to nanotron: {planned.model} is no Llama (gated, rotary, no biases), nor one with "
-            "experts in every layer; these are what nanotron's configuration describes"
+            f"--to nanotron: {planned.model} cannot be described: nanotron's configuration is for "
+            "Llama (gated, rotary, no biases), with or without experts in every layer"
         )
     run, gaps = without_axes(planned.run, ("cp",), "nanotron")
     planned, more = whole_layers(replace(planned, run=run), "nanotron")

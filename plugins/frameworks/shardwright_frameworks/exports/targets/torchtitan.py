@@ -1,7 +1,7 @@
 """torchtitan: the TOML of releases 0.2 and the Python function of 0.3, with the model's figures
 and, where needed, the schedule.
 
-Read off github.com/pytorch/torchtitan v0.2.2 (2026-02-20), torchtitan/config/job_config.py and
+Source: github.com/pytorch/torchtitan v0.2.2 (2026-02-20), torchtitan/config/job_config.py and
 distributed/pipeline_parallel.py; 0.3's function is written by torchtitan_config.py.
 """
 

@@ -1,6 +1,6 @@
 """`config_file`: the plan for torchtitan 0.3, as a Python function that returns a configuration.
 
-Read off torchtitan 0.3.0 (PyPI, 2026): config/configs.py, config/manager.py, trainer.py and
+Source: torchtitan 0.3.0 (PyPI, 2026): config/configs.py, config/manager.py, trainer.py and
 models/llama3/__init__.py, whose layers get the model's figures.
 """
 
