@@ -29,10 +29,10 @@ from profiles.model.graph import ModelGraph
 from profiles.model.tracing.block_order import in_order
 from simulator.values.plan import Plan, Stage
 
-# Of two towers of 27 blocks (SigLIP So400m on 8 H100 with pp 4, 2026-11-30) one cell takes minutes
-# with 700 ideals; the search takes 84 s with 350 and 73 s with 200, for steps of 1.42 s and 1.10 s.
-# Two towers of 12 blocks have 169.
-MOST_IDEALS = 200
+# Searches on 2026-11-30, for the same plans or plans within 0.5 %: two towers of 27 blocks (SigLIP
+# So400m on 8 H100 with pp 4) 37 s with 350 ideals, 45 s with 700; three towers of 60 blocks in all
+# 52 s, and 174 s. Two towers of 17 blocks have 324.
+MOST_IDEALS = 350
 MOST_ORDERS = 16  # with more orders, only two are searched
 _BETTER = 1e-9  # relative; another order must be faster by more than this
 
@@ -91,13 +91,15 @@ class BranchSolver(CellSolver):
         return replace(best, bound_s=min(bound, best.step_time_s))
 
     def _cut_into_stages(self, cell: Cell) -> list[tuple[int, ...]]:
-        """The block order of the dynamic program's plan for this number of stages; empty if none.
-        Cached for cells that differ only in ZeRO stage or schedule, because it takes seconds."""
+        """The block order of the dynamic program's plan for this number of stages; empty unless it
+        is faster than its plan in the traced order. Cached for cells that differ only in ZeRO stage
+        or schedule, because it takes seconds."""
         degrees = cell.degrees
         key = (degrees.num_stages, degrees.tp, cell.micro_batch)
         if key not in self._cut:
+            traced = partition(self.costs.problem(cell))
             problem = self._ideals.problem(cell)
-            found = partition(problem, below=np.inf)
+            found = partition(problem, below=np.inf if traced is None else traced.step_time_s)
             self._cut[key] = [] if found is None else [_order(problem, found)]
         return self._cut[key]
 
