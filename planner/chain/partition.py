@@ -173,7 +173,9 @@ class PartitionSolver:
         fastest = costs.backward_s.argmin(axis=1)
         every = np.arange(problem.num_blocks)
         saved = self.lattice.before(costs.saved_bytes[every, fastest])
+        more = (costs.first_saved_bytes - costs.saved_bytes)[every, fastest]
         kept = saved[end] - saved[start] + problem.edge_bytes[start, end]
+        kept += more[self.lattice.first_blocks[start, end]]
         highest = np.maximum(costs.transient_bytes, costs.first_transient_bytes)
         rise = float(highest[every, fastest].max())
         fits = np.ones(start.size, dtype=bool)

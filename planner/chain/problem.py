@@ -57,7 +57,8 @@ class BlockCosts:
     saved_bytes      [n, S]  kept from forward to backward, per micro-batch in flight
     transient_bytes  [n, S]  highest bytes alive while the block runs, in addition to the saved
                      bytes of the stage's blocks up to and including it
-    opening_bytes    [n, S]  transient_bytes as the first block of a stage; None if equal
+    opening_bytes, opening_saved_bytes   [n, S]  transient_bytes and saved_bytes as the first block
+                     of a stage; None if equal
     """
 
     forward_s: Array
@@ -65,6 +66,12 @@ class BlockCosts:
     saved_bytes: Array
     transient_bytes: Array
     opening_bytes: Array | None = None
+    opening_saved_bytes: Array | None = None
+
+    @property
+    def first_saved_bytes(self) -> Array:
+        """[n, S] saved_bytes of a stage's first block."""
+        return self.saved_bytes if self.opening_saved_bytes is None else self.opening_saved_bytes
 
     @property
     def first_transient_bytes(self) -> Array:

@@ -91,8 +91,9 @@ class StageLabels:
         count, options = node.backward_s.size, self._options[block]
         parent = np.repeat(np.arange(count), options.size)
         last = np.tile(options, count)
-        saved = node.saved_bytes[parent] + self._costs.saved_bytes[block, last]
         costs = self._costs
+        kept = costs.saved_bytes if node.shorter else costs.first_saved_bytes
+        saved = node.saved_bytes[parent] + kept[block, last]
         running = costs.transient_bytes if node.shorter else costs.first_transient_bytes
         rise = np.maximum(
             node.rise_bytes[parent] - costs.saved_bytes[block, last], running[block, last]

@@ -43,9 +43,12 @@ class CellTimes:
         """Costs of the kinds of block on a rank's devices, including the buffers that FSDP2
         allocates for gathering parameters and reducing gradients."""
         degrees = cell.degrees
-        key = ("chain", cell.micro_batch, degrees.tp, self._places.of(cell, rank)[:2])
+        place = self._places.of(cell, rank)[:2]
+        key = ("chain", cell.micro_batch, degrees.tp, cell.pipelined, place)
+        devices = degrees.group("tp", pp=rank)
         alone = self._known.computed(
-            key, lambda: self._model.chain(cell.micro_batch, degrees.group("tp", pp=rank))
+            key,
+            lambda: self._model.chain(cell.micro_batch, devices, pipelined=cell.pipelined),
         )
         group = self._model.group(cell, rank)
         if not group.moves_blocks:
@@ -63,7 +66,7 @@ class CellTimes:
             return chain_costs(alone.at.tolist(), blocks, branched=alone.branched)
 
         several = cell.num_microbatches > 1
-        of_cell = (cell.zero_stage, degrees.dp, cell.shares, several, cell.pipelined)
+        of_cell = (cell.zero_stage, degrees.dp, cell.shares, several)
         return self._known.computed((*key, *of_cell), sharded)
 
     def gathers(self, cell: Cell, rank: int) -> tuple[Array, Array]:

@@ -26,6 +26,7 @@ from planner.costs.split_problem import Ranges, SplitProblem
 from profiles.document import content_hash
 from profiles.model.building.tensor_parallel_rules import has_shared_tokens
 from profiles.model.graph import ModelGraph
+from profiles.model.tied_gradients import pipeline_kinds
 from profiles.sourced import Sourced
 from simulator.schedules.schedule import build_schedule, schedule_kind
 from simulator.traced.predict import predict
@@ -262,7 +263,7 @@ class SimulatorCosts:
             devices = cell.degrees.group("tp", pp=rank)
             seconds = (
                 weight_gradient_s(kind, devices=devices, cluster=self.model.cluster)
-                for kind in graph.kinds
+                for kind in pipeline_kinds(graph)
             )
             return self.times.slowest(cell, rank) * np.asarray(list(seconds))[kinds]
 

@@ -19,6 +19,7 @@ from planner.chain.ideals import BlockLattice, Index, prefixes
 from planner.chain.problem import Array, BlockCosts
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
+from profiles.model.tied_gradients import pipeline_kinds
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.data_group import DataGroup
 from simulator.memory.held import padded_elements, parameter_name
@@ -71,7 +72,8 @@ class ChainCosts:
     at            [n] the kind of each block of the chain
     blocks        [K][S] the simulator's prices
     forward_s, backward_s    [K] and [K, S], with exposed tensor-parallel communication
-    kept_bytes    [K, S] inputs and tensors saved for the backward
+    kept_bytes    [K, S] tensors saved for the backward, and inputs if a backward needs them
+    opening_kept_bytes   [K, S] the same as a first block, which keeps all inputs
     input_bytes, output_bytes    [K]
     weight_bytes  [K, S] kept from I to W if the backward is split
     forward_transient_bytes, backward_transient_bytes   [K, S]
@@ -86,6 +88,7 @@ class ChainCosts:
     forward_s: Array
     backward_s: Array
     kept_bytes: Array
+    opening_kept_bytes: Array
     weight_bytes: Array
     input_bytes: Array
     output_bytes: Array
@@ -104,7 +107,7 @@ class ChainCosts:
     def first_bytes(self) -> Array:
         """[K] bytes during the backward of a stage's first block, with the strategy that needs
         least."""
-        whole = self.kept_bytes + self.opening_backward_bytes
+        whole = self.opening_kept_bytes + self.opening_backward_bytes
         return np.asarray(whole.min(axis=1) - self.input_bytes)
 
     def block_costs(self, at: Index, *, last: bool, fewer_bytes: float = 0.0) -> BlockCosts:
@@ -115,7 +118,7 @@ class ChainCosts:
         """
         leaving: float | Array = self.output_bytes[:, None]  # part of kept_bytes
         if not self.branched:
-            leaving = 0.0 if last else float(self.output_bytes[at[:-1]].min(initial=0.0))
+            leaving = 0.0 if last or at.size < 2 else float(self.output_bytes[at[:-1]].min())
         less = leaving + fewer_bytes
         transient = np.maximum(self.backward_transient_bytes, self.forward_transient_bytes - less)
         opening = np.maximum(self.opening_backward_bytes, self.opening_forward_bytes - less)
@@ -123,6 +126,7 @@ class ChainCosts:
             forward_s=self.forward_s[at],
             backward_s=self.backward_s[at],
             saved_bytes=np.ceil(self.kept_bytes[at]),
+            opening_saved_bytes=np.ceil(self.opening_kept_bytes[at]),
             transient_bytes=np.ceil(transient[at]),
             opening_bytes=np.ceil(opening[at]),
         )
@@ -139,16 +143,19 @@ def chain_costs(
 
     first = opening or blocks
     inputs = table(lambda b: b.input_bytes)[:, 0]
+    kept = table(lambda b: b.saved_bytes + (b.output_bytes if branched else b.input_bytes))
+    freed = table(lambda b: b.freed_input_bytes)
     return ChainCosts(
         at=np.asarray(at, dtype=np.intp),
         blocks=blocks,
         forward_s=table(lambda b: b.forward.value + b.tp_forward_s)[:, 0],
         backward_s=table(lambda b: b.backward.value + b.tp_backward_s),
-        kept_bytes=table(lambda b: b.saved_bytes + (b.output_bytes if branched else b.input_bytes)),
+        kept_bytes=kept - freed,
+        opening_kept_bytes=kept,
         weight_bytes=table(lambda b: b.weight_bytes),
         input_bytes=np.zeros_like(inputs) if branched else inputs,
         output_bytes=table(lambda b: b.output_bytes)[:, 0],
-        forward_transient_bytes=table(lambda b: b.forward_transient_bytes),
+        forward_transient_bytes=table(lambda b: b.forward_transient_bytes) + freed,
         backward_transient_bytes=table(lambda b: b.backward_transient_bytes),
         opening_forward_bytes=table(lambda b: b.forward_transient_bytes, first),
         opening_backward_bytes=table(lambda b: b.backward_transient_bytes, first),
@@ -292,7 +299,7 @@ class PricedModel:
         """[n] the kind of each block of the chain."""
         return [ref.kind for ref in self.graph(micro_batch, tp).chain]
 
-    def chain(self, micro_batch: int, devices: tuple[int, ...]) -> ChainCosts:
+    def chain(self, micro_batch: int, devices: tuple[int, ...], *, pipelined: bool) -> ChainCosts:
         """Costs of the kinds of block on a tensor-parallel group under each strategy."""
         graph = self.graph(micro_batch, len(devices))
         blocks = tuple(
@@ -300,13 +307,13 @@ class PricedModel:
                 price_block(kind, recompute=strategy, devices=devices, cluster=self.cluster)
                 for strategy in self.strategies
             )
-            for kind in graph.kinds
+            for kind in (pipeline_kinds(graph) if pipelined else graph.kinds)
         )
         kinds = self.kinds(micro_batch, len(devices))
         return chain_costs(kinds, blocks, branched=bool(graph.branches))
 
     def least_bytes(self, micro_batch: int, tp: int) -> Array:
-        """[K] `first_bytes` of the chain, computed without times."""
+        """[K] `first_bytes` of a pipeline's chain, the lowest of all chains, without times."""
         graph = self.graph(micro_batch, tp)
         return np.asarray(
             [
@@ -316,7 +323,7 @@ class PricedModel:
                     + (held.output_bytes if graph.branches else 0.0)
                     for held in (block_bytes(kind, strategy) for strategy in self.strategies)
                 )
-                for kind in graph.kinds
+                for kind in pipeline_kinds(graph)
             ]
         )
 

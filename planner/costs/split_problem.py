@@ -233,7 +233,10 @@ class RankBytes:
             rows = [(first[index][i : i + 1], tables[index][i + 1 : j]) for index, i, j in places]
             return np.concatenate([table for pair in rows for table in pair])
 
-        self._saved = gathered([costs.saved_bytes for costs in chain.costs])
+        self._saved = gathered(
+            [costs.saved_bytes for costs in chain.costs],
+            [costs.first_saved_bytes for costs in chain.costs],
+        )
         self._weights = gathered(problem.weight_bytes)
         self._forward = gathered(problem.forward_transient_bytes, problem.opening_forward_bytes)
         self._backward = gathered(problem.backward_transient_bytes, problem.opening_backward_bytes)

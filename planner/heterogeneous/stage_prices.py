@@ -160,7 +160,8 @@ class StagePrices:
     # Times and memory.
 
     def _price_chain(self, tp: int, micro_batch: int, kind: int) -> ChainCosts:
-        return self.model.chain(micro_batch, self.types(tp)[kind].groups[0])
+        group = self.types(tp)[kind].groups[0]
+        return self.model.chain(micro_batch, group, pipelined=True)
 
     def _stages_of(self, key: Key, kind: int) -> PartitionSolver:
         """The stages of the longest possible pipeline on devices of one type."""

@@ -71,7 +71,8 @@ def stage_bytes(
     branched          for a graph with branches: a tensor between blocks exists to the end of the
                       micro-batch's backward, once for all blocks that use it and all stages that
                       pass it on. In a chain, a block's output is freed when the next block's
-                      backward ends
+                      backward ends, or its forward if no backward needs it; a stage keeps its
+                      inputs and outputs
     splits_backward   an I saves the inputs of W block by block, from the last to the first. During
                       a block's backward, the inputs saved by later blocks exist; its own are added
                       at its end. An unsplit B of such a schedule counts as an I
@@ -82,14 +83,16 @@ def stage_bytes(
     """
     outputs = [block.output_bytes for block in blocks]
     if not branched:
-        outputs = [*(block.input_bytes for block in blocks[1:]), sent]
+        kept = (block.input_bytes - block.freed_input_bytes for block in blocks[1:])
+        outputs = [*kept, sent]
     held = first = 0.0 if passed_on else received
     forward_peak = backward_peak = 0.0
     weights = [block.weight_bytes * splits_backward for block in blocks]
     aside = sum(weights)
-    for block, weight, output in zip(blocks, weights, outputs, strict=True):
+    freed = [0.0, *(block.freed_input_bytes for block in blocks[1:])]
+    for block, weight, taken, output in zip(blocks, weights, freed, outputs, strict=True):
         before = held + block.saved_bytes
-        forward_peak = max(forward_peak, before + block.forward_transient_bytes)
+        forward_peak = max(forward_peak, before + taken + block.forward_transient_bytes)
         held = before + output
         aside -= weight
         alive = held if branched else before + sent

@@ -36,6 +36,7 @@ class BlockBytes:
     """Bytes per micro-batch of a block on one rank.
 
     saved_bytes          kept from forward to backward in addition to the block's inputs
+    freed_input_bytes    of the inputs, freed after the block's forward, except as a stage's first
     weight_bytes         kept from I to W if the backward is split, for any recomputation: inputs of
                          matmuls with weights, and gradients of their outputs
                          (executor/split_backward.py); all saved bytes if these were not traced
@@ -53,6 +54,7 @@ class BlockBytes:
     forward_transient_bytes: float
     backward_transient_bytes: float
     parameters: tuple[Parameter, ...]
+    freed_input_bytes: float = 0.0
 
     def moved(self, sharing: Sharing) -> tuple[int, int, int]:
         """Elements per micro-batch that FSDP2 gathers for the forward, gathers for the backward,

@@ -173,6 +173,7 @@ def block_bytes(block: Block, recompute: Recompute) -> BlockBytes:
         forward_transient_bytes=max(0.0, rise) + outputs,
         backward_transient_bytes=block.backward_peak_bytes + back,
         parameters=block.parameters,
+        freed_input_bytes=0.0 if recompute is Recompute.FULL else float(block.freed_input_bytes),
     )
 
 

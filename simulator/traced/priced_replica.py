@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.graph import ModelGraph
+from profiles.model.tied_gradients import pipeline_kinds
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.data_group import DataGroup, data_group
 from simulator.schedules.durations import Durations
@@ -89,9 +90,10 @@ def _stage_blocks(
     cut = plan.stages[stage]
     devices = plan.degrees.group("tp", pp=plan.pp_rank_of(stage))
     refs = graph.chain[cut.first_block : cut.last_block]
+    kinds = pipeline_kinds(graph) if plan.degrees.pp > 1 else graph.kinds
     return [
         price_block(
-            graph.kinds[ref.kind],
+            kinds[ref.kind],
             recompute=kind,
             devices=devices,
             cluster=cluster,

@@ -15,6 +15,7 @@ from profiles.model.graph import (
     OpKind,
     Parameter,
 )
+from profiles.model.tied_gradients import pipeline_kinds
 from simulator.schedules.schedule import schedule_kind
 from simulator.traced.block_cost import measured_block, price_block
 from simulator.traced.in_step import prices_in_step
@@ -68,9 +69,8 @@ def stage_weight_s(plan: Plan, stage: int, graph: ModelGraph, cluster: Cluster) 
     cut = plan.stages[stage]
     devices = plan.degrees.group("tp", pp=plan.pp_rank_of(stage))
     refs = graph.chain[cut.first_block : cut.last_block]
-    return sum(
-        weight_gradient_s(graph.kinds[ref.kind], devices=devices, cluster=cluster) for ref in refs
-    )
+    kinds = pipeline_kinds(graph)
+    return sum(weight_gradient_s(kinds[ref.kind], devices=devices, cluster=cluster) for ref in refs)
 
 
 def _uses(block: Block) -> Counter[str]:

@@ -21,6 +21,7 @@ def stage_memory_bytes(
     blocks = np.arange(start, end)
     chosen = np.asarray(strategies)
     saved = costs.saved_bytes[blocks, chosen]
+    saved[0] = costs.first_saved_bytes[start, chosen[0]]
     behind = np.concatenate([np.cumsum(saved[::-1])[::-1][1:], [0.0]])
     running = costs.transient_bytes[blocks, chosen]
     running[0] = costs.first_transient_bytes[start, chosen[0]]

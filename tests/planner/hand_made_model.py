@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from profiles.model.graph import (
     Block,
     BlockRef,
@@ -24,7 +26,8 @@ class HandMadeModel:
 
     A layer: [tokens, width] x [width, 4 width] and back; its first product may be recomputed alone
     (as `attention`). Tensor parallelism splits the inner dimension. `frozen`: the embedding and the
-    first product of every layer are not trained.
+    first product of every layer are not trained. `freed`: no backward needs the inputs of blocks.
+    If the head's weight is `tied`, one process adds its gradient to the embedding's.
     """
 
     name = "hand-made"
@@ -32,8 +35,9 @@ class HandMadeModel:
     tensor_parallel = (("layers.*.first", "column"), ("layers.*.second", "row"))
     why_not_tensor_parallel = ""
 
-    def __init__(self, layers, *, tied=False, frozen=False, width=WIDTH):
+    def __init__(self, layers, *, tied=False, frozen=False, freed=False, width=WIDTH):
         self.layers, self.tied, self.frozen, self.width = layers, tied, frozen, width
+        self.freed = freed
         self.tp_degrees = (1, 2, 4, 8)
         self.tied_parameters = (("embed.weight", "head.weight"),) if tied else ()
         self._graphs = {}
@@ -47,20 +51,26 @@ class HandMadeModel:
     def _graph(self, batch, tp):
         rows, width, inner = batch * TOKENS, self.width, 4 * self.width // tp
         edge = TensorSpec(shape=(batch, TOKENS, width), dtype="bfloat16")
-        moved = 2 * rows * width
+        moved, table = 2 * rows * width, 2 * VOCABULARY * width
+        freed, grown = moved if self.freed else 0, (3 if self.tied else 2) * table
+        added = replace(memory_op("add", Phase.BACKWARD, "embed", table), read_bytes=2 * table)
         embed = Block(
             kind=f"embed{batch}",
             label="Embedding",
             inputs=(),
             outputs=(edge,),
             forward_ops=(memory_op("aten.embedding", Phase.FORWARD, "", moved),),
-            backward_ops=(memory_op("aten.embedding_backward", Phase.BACKWARD, "", moved),),
+            backward_ops=(
+                memory_op("aten.embedding_backward", Phase.BACKWARD, "", moved),
+                *((added,) if self.tied else ()),
+            ),
+            backward_changes=(grown, -grown),
             parameters=(parameter("embed.weight", (VOCABULARY, width), trainable=not self.frozen),),
             saved=(SavedTensor(module="", memory_bytes=8 * rows),),
             attention_module="",
             attention_input_bytes=0,
             forward_peak_bytes=2 * moved,
-            backward_peak_bytes=4 * VOCABULARY * width,
+            backward_peak_bytes=grown,
         )
         layer = Block(
             kind=f"layer{batch}-{tp}",
@@ -90,6 +100,7 @@ class HandMadeModel:
             ),
             attention_module="first",
             attention_input_bytes=moved,
+            freed_input_bytes=freed,
             forward_peak_bytes=5 * rows * inner,
             backward_peak_bytes=6 * rows * inner,
             collectives=()
@@ -116,6 +127,7 @@ class HandMadeModel:
             saved=(SavedTensor(module="head", memory_bytes=logits),),
             attention_module="",
             attention_input_bytes=0,
+            freed_input_bytes=freed,
             forward_peak_bytes=2 * logits,
             backward_peak_bytes=2 * logits,
         )

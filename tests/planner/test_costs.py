@@ -103,6 +103,7 @@ MODELS = {
     "plain": HandMadeModel(9),
     "tied": HandMadeModel(6, tied=True),
     "frozen": HandMadeModel(7, frozen=True),
+    "freed": HandMadeModel(8, freed=True),
 }
 PRICED = {
     (model, cluster): costs_of(MODELS[model], CLUSTERS[cluster], 16)

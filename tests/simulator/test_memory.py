@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -263,6 +264,24 @@ def test_stage_bytes_by_hand():
     assert (stage.received_bytes, stage.sent_bytes) == (2 * MIB, 2 * MIB)
     assert stage.backward_peak_bytes >= stage.kept_bytes + 4 * MIB
     assert stage.forward_peak_bytes >= (2 + 10 + 2 + 12) * MIB
+
+
+def test_an_input_that_no_backward_needs_goes_after_the_forward():
+    block = replace(layer(), freed_input_bytes=2 * MIB)
+    cost = price(block)
+    whole = price(layer())
+    assert (cost.freed_input_bytes, cost.input_bytes) == (2 * MIB, 2 * MIB)
+    # The input of the stage, which torch keeps, both layers' saved, the tensor sent on.
+    stage = stage_bytes([cost] * 2, received=2 * MIB, sent=2 * MIB)
+    before = stage_bytes([whole] * 2, received=2 * MIB, sent=2 * MIB)
+    assert stage.kept_bytes == (2 + 10 + 10 + 2) * MIB
+    # The second layer's forward still has its input.
+    assert stage.forward_peak_bytes == before.forward_peak_bytes
+    assert stage.backward_peak_bytes == before.backward_peak_bytes - 2 * MIB
+    # A layer that runs again needs it.
+    again = price(block, Recompute.FULL)
+    assert again.freed_input_bytes == 0.0
+    assert stage_bytes([again] * 4, received=2 * MIB, sent=2 * MIB).kept_bytes == 10 * MIB
 
 
 def test_recomputation_lowers_what_a_stage_keeps():

@@ -76,11 +76,36 @@ def as_in_real_runs(module: nn.Module, draws: str = "") -> Iterator[list[bool]]:
 
     - Random numbers outside torch come from a fixed seed (`draws` as of Generators.watched); the
       list contains True afterwards if there were any.
-    - transformers creates no mask if a real run would not. Under fake tensors it assumes that it is
-      compiled and materializes a causal S x S mask, which turns fused causal attention into masked
-      attention (twice the work, no flash kernel).
+    - transformers makes its masks as in a real run (`masks_as_in_real_runs`).
     - A module that is moved to its current type (`self.router.to(...)`) stays unchanged: torch
       cannot swap fake weights in use.
+    """
+    moved: Any = nn.Module._apply
+
+    def apply(module: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+        with torch.no_grad():
+            held = [*module.parameters(recurse), *module.buffers(recurse)]
+            same = all(fn(x) is x for x in held)
+        return module if same else moved(module, fn, recurse)
+
+    nn.Module._apply = apply  # type: ignore[method-assign] # as it was after
+    try:
+        with (
+            masks_as_in_real_runs(),
+            nothing_kept(module),
+            Generators(module).watched(draws) as drawn,
+        ):
+            yield drawn
+    finally:
+        nn.Module._apply = moved  # type: ignore[method-assign] # restored
+
+
+@contextmanager
+def masks_as_in_real_runs() -> Iterator[None]:
+    """Context in which transformers creates no mask if a real run would not.
+
+    Under fake tensors it assumes that it is compiled and materializes a causal S x S mask, which
+    turns fused causal attention into masked attention (twice the work, no flash kernel).
     """
     masks = sys.modules.get("transformers.masking_utils")
     replaced: dict[str, Any] = {}
@@ -93,20 +118,9 @@ def as_in_real_runs(module: nn.Module, draws: str = "") -> Iterator[list[bool]]:
         if masks is not None and hasattr(masks, name):
             replaced[name] = getattr(masks, name)
             setattr(masks, name, lambda *args, _answer=answer, **kwargs: _answer)
-    moved: Any = nn.Module._apply
-
-    def apply(module: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
-        with torch.no_grad():
-            held = [*module.parameters(recurse), *module.buffers(recurse)]
-            same = all(fn(x) is x for x in held)
-        return module if same else moved(module, fn, recurse)
-
-    nn.Module._apply = apply  # type: ignore[method-assign] # as it was after
     try:
-        with nothing_kept(module), Generators(module).watched(draws) as drawn:
-            yield drawn
+        yield
     finally:
-        nn.Module._apply = moved  # type: ignore[method-assign] # restored
         for name, original in replaced.items():
             setattr(masks, name, original)
 

@@ -44,6 +44,8 @@ class TracedBlocks:
         self.specs = traced.crossing_specs()
         self.owners = self._owners()
         self.calls = self._calls()
+        # In a graph with branches several blocks may need a tensor.
+        self.freed = set() if self.branches() else self.consumers.keys() - traced.alive
 
     def branches(self) -> tuple[Branch, ...]:
         """All tensors between blocks, or none if each goes only to the next block."""
@@ -175,6 +177,9 @@ class TracedBlocks:
                 collectives=tuple(self.traced.collectives[index]),
                 expected_shapes=index in self.traced.expected or grouped,
                 assumed_values=index in self.assumed,
+                freed_input_bytes=sum(
+                    self.storages[n].memory_bytes for n in cut.numbers if n in self.freed
+                ),
                 weight_input_bytes=sum(self.storages[n].memory_bytes for n in segment.operands),
                 weight_output_bytes=segment.product_bytes,
             )

@@ -410,6 +410,7 @@ class TracedPass:
         )
 
     def _note_saved(self) -> None:
+        self._handed_on = ("", ())  # would keep the output of the last block of a list
         boundary = set(self.consumers())
         self.saved = [[] for _ in self.cuts]
         for record in self.recorder.storages:

@@ -19,6 +19,7 @@ from executor.mesh import make_mesh
 from executor.rank import Rank
 from executor.unit_gradients import groups_of
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
+from profiles.model.fake_tensors.trace_fakes import masks_as_in_real_runs
 from profiles.model.loaders import ModelSpec
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from simulator.values.plan import Plan
@@ -101,6 +102,7 @@ def walk(
         stack.enter_context(FusedRecurrence())
         stack.enter_context(FusedAttention())
         stack.enter_context(attention_fused_again())
+        stack.enter_context(masks_as_in_real_runs())
         stack.enter_context(host_memory_pinned())
         stack.enter_context(answering(names))
         stack.enter_context(meshes_with_values())
