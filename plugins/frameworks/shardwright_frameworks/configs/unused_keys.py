@@ -26,7 +26,7 @@ _ABOUT = re.compile(
     r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq|quant_cfg)$|"
     r"((^|_)(global|micro|train(ing)?|local|device|mini)_|^)batch_?size(_per_\w+)?$|accumulation_steps$|"
     r"seq(uence)?_len(gth)?$|(gradient|activation)_checkpointing$|checkpoint_activations$|attn_impl(ementation)?$|"
-    r"attention_backend$|^mtp$|^qat$|^te_fp8_format$"
+    r"attention_backend$|^mtp$|^qat$|^te_fp8_format$|^freeze_|^quantizer$"
 )
 # Sections of other programs and models, of data and of output.
 _ELSEWHERE = re.compile(
@@ -69,7 +69,7 @@ def report_unused(keys: Keys, collected: Collected) -> None:
         ):
             why = "adapters, whose rank is not read"
             collected.leave_open("model.lora_rank", ".".join(path), why, place)
-        about = path[-2] if name in _SWITCHES and len(path) > 1 else name
+        about = path[-2] if name in (*_SWITCHES, "_component_") and len(path) > 1 else name
         if not _ABOUT.search(about) or _OTHER_NAMES.search(about):
             continue
         if any(_ELSEWHERE.search(part) for part in path[:-1]):

@@ -107,8 +107,13 @@ def is_trainer(keys: set[str]) -> bool:
 def has_trainers_defaults(keys: set[str], program: str) -> bool:
     """Whether a program with these options is a Trainer's, with its defaults."""
     named = bool(keys & {"per_device_train_batch_size", "model_name_or_path"})
-    other = bool(keys & _OWN_LOOP) or "no_trainer" in program
+    other = has_own_loop(keys) or "no_trainer" in program
     return is_trainer(keys) and named and not other
+
+
+def has_own_loop(keys: set[str]) -> bool:
+    """Whether a program with some of these keys has another training loop than the Trainer's."""
+    return bool(keys & _OWN_LOOP)
 
 
 def given_by_options(options: Options, collected: Collected) -> Given:

@@ -229,6 +229,8 @@ def _cores(collected: Collected) -> int:
 
 
 def _axes(given: Given, collected: Collected) -> None:
+    for key in filter(_AXIS.fullmatch, given):
+        collected.use(key, given[key][1])
     for name, key in _AXES.items():
         degree, place = _degree(given, name)
         if key in collected.open_keys:
@@ -238,10 +240,6 @@ def _axes(given: Given, collected: Collected) -> None:
             collected.leave_open(key, f"ici_{name}_parallelism", why, place)
         if degree is not None and place is not None and not (name == "sequence" and degree == 1):
             collected.set(key, degree, place, f"ici_{name}_parallelism")
-    for key in ("fsdp", "data"):
-        for part in ("ici", "dcn"):
-            if (option := f"{part}_{key}_parallelism") in given:
-                collected.use(option, given[option][1])
     data, _ = _degree(given, "data")
     fully, place = _degree(given, "fsdp")
     # A second axis of the same group of devices, which shards other dimensions of weights.

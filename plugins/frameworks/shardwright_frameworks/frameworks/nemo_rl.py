@@ -119,6 +119,9 @@ def collect_nemo_rl(
         if is_read and path in values and str(values[path][0]) != str(new[0]):
             collected.report_override(path[-1], ".".join(path), values[path], new)
     values = {**values, **overrides}
+    if not file.has("defaults") and ("policy", "model_name") not in values:
+        why = "the file changes another, which it does not name"
+        collected.report_missing("defaults", why, Place(file.name, 1))
     written = {path: value for path, (value, _) in values.items()}
     given: Values = {
         path: (resolved(path, written, folder.environment), place)
@@ -144,7 +147,7 @@ def collect_nemo_rl(
     placed = collected.placed.get("model.name")
     if placed is not None and " " in str(placed.value):
         collected.leave_open("model.name", placed.option, "is no model", placed.place)
-    for section in ("dpo", "rm", "distillation"):
+    for section in ("dpo", "rm", "distillation", "grpo"):
         part = next((each for each in files if each.sections(section)), None)
         if part is not None:
             report_objective(section, section, part.place((section,)), collected)

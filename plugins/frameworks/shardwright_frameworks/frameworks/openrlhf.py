@@ -65,6 +65,11 @@ def collect_openrlhf(options: Options, collected: Collected, program: str, place
         report_objective(word[1], program, place, collected)
     options.collect_flags(collected, _FLAGS)
     options.collect_words(collected, _KEYS)
+    lengths = [options.last(key) for key in ("prompt_max_len", "generate_max_len")]
+    tokens = [options.number(key) for key in ("prompt_max_len", "generate_max_len")]
+    if lengths[1] is not None and tokens[0] and tokens[1]:
+        name = "prompt_max_len + generate_max_len"
+        collected.set("seq_len", tokens[0] + tokens[1], lengths[1].place, name)
     for option in options.of("train.dynamic_batch_enable", "use_dynamic_batch"):
         why = "micro-batches are filled up to a number of tokens"
         collected.leave_open("micro_batch", option.name, why, option.place)

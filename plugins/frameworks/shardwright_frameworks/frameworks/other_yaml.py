@@ -115,6 +115,12 @@ def collect_neox(file: KeyedFile, collected: Collected) -> None:
         collected.set(
             "model.ffn_size", ffn, plain.place(("intermediate_size",)), "intermediate_size"
         )
+    lists = [v for path, v in plain.values.items() if path[0] == "attention_config"]
+    kinds = {kind for each in lists if isinstance(each, list) for kind in each}
+    if others := {str(kind) for kind in kinds} - {"global", "flash"}:
+        why = f"blocks of {', '.join(sorted(others))} are read as those of full attention"
+        place = plain.place(("attention_config",))
+        collected.report_unresolved("attention_config", why, place)
     collected.default("GPT-NeoX 2.0, megatron/neox_arguments", recompute="none", cp=1)
 
 

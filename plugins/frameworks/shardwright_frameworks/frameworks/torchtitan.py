@@ -75,6 +75,10 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "pipeline_parallel_schedule": ("schedule", _schedule),
     "enable_cpu_offload": ("optimizer_offload", truth_of),
     "flavor": ("model.flavor", text_of),
+    "mixed_precision_reduce": (
+        "gradient_reduction",
+        {"bfloat16": "bf16", "float32": "fp32"}.get,
+    ),
     "enable_float8_linear": ("precision", _flag_precision("fp8")),
     "enable_fp8_linear": ("precision", _flag_precision("fp8")),
     "ngpu": ("devices", degree_of),
@@ -221,6 +225,10 @@ def _collect_together(last: Mapping[str, tuple[Any, Place, str]], collected: Col
             if number and number % length == 0:
                 collected.set(about, number // length, place, name)
     _collect_sharding(last, collected)
+    experts = collected.placed.get("etp")
+    if experts is not None and collected.count_or_default("ep") == 1:
+        collected.forget("etp")
+        collected.report_unused(experts.option, experts.place, "no effect without spread experts")
     converters = last.get("converters")
     if converters is not None:
         words = converters[0] if isinstance(converters[0], list) else [converters[0]]

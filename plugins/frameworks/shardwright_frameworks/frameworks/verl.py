@@ -151,8 +151,14 @@ def collect_verl(
     if truth_of(given.get(("distillation", "enabled"), (None,))[0]):
         place = given["distillation", "enabled"][1]
         report_objective("distillation", "distillation.enabled", place, collected)
+    for path in ((*_ACTOR, "use_kl_loss"), ("algorithm", "use_kl_in_reward")):
+        if truth_of(given.get(path, (None,))[0]):
+            why = "the reference model is not counted"
+            collected.report_unresolved(".".join(path), why, given[path][1])
     newer = not base and program.endswith("sft_trainer") and "fsdp" not in program
     _collect_batch(given, collected, policy=policy, newer=newer)
+    each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
+    collected.default(_SOURCE, nodes=1, **dict(each))
     _collect_sharding(given, collected, policy=policy, megatron=megatron)
     report_unused(
         [
@@ -170,12 +176,11 @@ def collect_verl(
         place = next(iter(given.values()))[1]
         why = "verl's default depends on its version (4 until v0.3, then 1)"
         collected.leave_open("tp", "megatron.tensor_model_parallel_size", why, place)
-    each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
     collected.default(
         _SOURCE, tp=1, pp=1, vpp=1, cp=1, ep=1, precision="bf16",
         optimizer="adam" if megatron else "adamw",
         sequence_parallel=megatron, recompute="none" if megatron or _engine(given) == "automodel"
-        else "full", nodes=1, **dict(each)
+        else "full",
     )  # fmt: skip
 
 
@@ -358,7 +363,16 @@ def _collect_sharding(given: Values, collected: Collected, *, policy: bool, mega
     else:
         collected.default(_SOURCE, zero_stage=3)
     size, name, place = _number(given, (*top, "fsdp_size"))
-    if size is not None and place is not None:
-        collected.report_unresolved(
-            name, f"weights are sharded over {size} ranks and copied between such groups", place
-        )
+    if size is None or place is None:
+        return
+    nodes, each = collected.count_or_default("nodes"), collected.count("devices_per_node")
+    devices = nodes * each if nodes and each else None
+    if devices and size >= devices:
+        return  # all ranks
+    if size == 1:
+        collected.set("zero_stage", 0, place, name)
+    elif devices and devices % size == 0 and (collected.count_or_default("cp") or 1) == 1:
+        collected.set("dp_replicate", devices // size, place, name)
+    else:
+        why = f"weights are sharded over {size} ranks and copied between such groups"
+        collected.report_unresolved(name, why, place)

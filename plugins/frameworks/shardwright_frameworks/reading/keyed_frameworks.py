@@ -208,7 +208,7 @@ def _collect_nemo(source: KeyedSource) -> str:
     batch = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
     if not batch and _is_nemo_of(source):
         return "nemo"
-    if not file.has("model", "pipeline_model_parallel_size"):
+    if not file.has("_target_") and not file.has("model", "num_layers"):
         why = "the file changes a recipe, which the command that starts the run names"
         source.collected.report_missing("recipe", why, Place(file.name, 1))
     return "megatron-bridge"
@@ -226,7 +226,11 @@ def _collect_axolotl(source: KeyedSource) -> str:
 
 def _collect_trainer(source: KeyedSource) -> str:
     given = hf_trainer.given_by_file(source.file, source.collected)
-    named = hf_trainer.collect_trainer(given, source.collected)
+    own = [(option, place) for key, _, place, option in given if hf_trainer.has_own_loop({key})]
+    for option, place in own[:1]:
+        why = "the Trainer has no such key, and its defaults are not used"
+        source.collected.report_unresolved(option, why, place)
+    named = hf_trainer.collect_trainer(given, source.collected, defaults=not own)
     # Of TRL: GRPO and RLOO, and learning from preferences.
     for key, words in (("num_generations", "grpo"), ("beta", "preferences")):
         if source.file.has(key):

@@ -24,6 +24,7 @@ from shardwright_frameworks.shell.text_marks import (
     unknown_numbers,
     without_place_marks,
 )
+from shardwright_frameworks.shell.variables import Variable
 
 _LAUNCHERS = frozenset(
     {"torchrun", "deepspeed", "srun", "mpirun", "mpiexec", "accelerate", "ds", "prun", "bcprun",
@@ -35,6 +36,9 @@ _LAUNCHING_MODULES = (
 )  # fmt: skip
 # Commands that train by themselves: the words behind them are the program's.
 _PROGRAMS = ("llamafactory-cli", "axolotl", "swift", "megatron", "nemo", "trl", "primus-cli")
+_TRAINING_COMMANDS = frozenset(
+    {"sft", "pt", "rlhf", "train", "pretrain", "finetune", "dpo", "grpo", "kto", "reward", "rloo"}
+)
 # Their commands without training.
 _OTHER_COMMANDS = frozenset(
     {"app", "infer", "inference", "deploy", "eval", "export", "sample", "rollout", "chat",
@@ -55,12 +59,14 @@ _NOT = re.compile(
     re.I,
 )
 
+# Variables that wrappers set: `docker exec -e NAME=VALUE`, `mpirun -x NAME=VALUE`.
+_GIVEN = re.compile(r"[A-Z_][A-Z0-9_]*=")
 # Programs that never train.
 _QUIET = frozenset(
     {
         "set", "shopt", "ulimit", "module", "cd", "mkdir", "rm", "cp", "mv", "ln", "echo", "printf",
         "cat", "sleep", "wait", "trap", "umask", "chmod", "touch", "pwd", "hostname", "date",
-        "which", "whoami", "env", "nvidia-smi", "ls", "true", "false", ":", "pushd", "popd", "type",
+        "which", "whoami", "nvidia-smi", "ls", "true", "false", ":", "pushd", "popd", "type",
         "command", "alias", "kill", "pkill", "ps", "df", "free", "tee", "sed", "awk", "grep",
         "find", "conda", "pip", "git", "wget", "curl", "tar", "unzip", "scp", "rsync", "ray", "cut",
         "tr", "head", "tail", "sort", "uniq", "basename", "dirname", "realpath", "hash", "builtin",
@@ -142,7 +148,10 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
         if "tune" in names and is_recipe(text):
             program, behind = text, at + 1
             break
-        if base in _PROGRAMS and (at == begin + bool(names) or base == "primus-cli"):
+        # A container or another wrapper may start it.
+        trains = texts[at + 1 : at + 2] and texts[at + 1] in _TRAINING_COMMANDS
+        first = at == begin + bool(names) or base == "primus-cli"
+        if base in _PROGRAMS and (first or trains):
             program, behind = base, at + 1
             break
         if base in _LAUNCHERS and at - begin <= 60 and not text.startswith("-"):
@@ -158,13 +167,18 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
     arguments = command.words[behind:]
     if not program:
         arguments = command.words[begin + 1 :]
+    given = {
+        word.plain.partition("=")[0]: Variable(word.text.partition("=")[2], word.place)
+        for word in command.words[:behind]
+        if _GIVEN.match(word.plain)
+    }
     return Launch(
         program=program,
         place=command.words[min(behind, len(texts)) - 1].place,
         words=tuple(names),
         launcher=read_options(before, unknowns),
         arguments=tuple(arguments),
-        command=command,
+        command=replace(command, environment={**command.environment, **given}),
     )
 
 

@@ -41,6 +41,8 @@ _CHIPS = {"v6e": "trillium", "v5litepod": "v5e"}
 # Names of two letters are too short to find in other words.
 _NAMES = "|".join(name for name in NOT_COUNTED if len(name) > 2)
 _OBJECTIVE = re.compile(rf"(?:^|[/_.])({_NAMES}|reward\w*)\w*(?:\.py|\.-\S+)?$")
+# Megatron-LM's programs of models that are no decoders.
+_NO_DECODER = re.compile(r"(?:pretrain|finetune|train)_(t5|bert|ict|retro|vision|vlm|biencoder)")
 _CONFIGS = ("config", "config_file", "config_path", "cfg")
 
 
@@ -252,6 +254,14 @@ def _collect_megatron(source: LaunchSource) -> str:
     if config and named is not None:
         source.collect_deepspeed(config, named.place)
     megatron.collect_megatron(options, source.collected)
+    found = _NO_DECODER.search(source.program)
+    if found is not None and "bert" in found[1]:
+        why = "an encoder, read as a decoder"
+        source.collected.report_unresolved(source.launch.program, why, source.launch.place)
+    elif found is not None:
+        why = "a model of two stacks of layers, which are not priced"
+        program, place = source.launch.program, source.launch.place
+        source.collected.leave_open("model.num_layers", program, why, place)
     yaml = options.text("yaml_cfg")
     if yaml is not None:
         source.collect_files([yaml])

@@ -330,7 +330,7 @@ def test_the_teacher_of_a_distillation_is_another_model(tmp_path: Path) -> None:
         "train: {micro_batch_size: 1, global_batch_size: 8}\n"
     )
     run = read(tmp_path, "a.yaml", text)
-    assert (run.tp, run.contradictions, options(run)) == (2, (), ["model.teacher"])
+    assert (run.tp, run.contradictions, options(run)) == (2, (), ["model.teacher", "recipe"])
 
 
 def test_a_file_of_ms_swift_has_its_options(tmp_path: Path) -> None:

@@ -1,0 +1,187 @@
+"""Causes of wrong or missing values in files of forks and labs, each with a separate example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shardwright_frameworks.imported_run import ImportedRun
+from shardwright_frameworks.reading.read_config import read_config
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 {} --num-layers 4 --hidden-size 64 "
+    "--num-attention-heads 4 --micro-batch-size 1 --seq-length 512\n"
+)
+
+
+def read(folder: Path, name: str, text: str) -> ImportedRun:
+    path = folder / name
+    path.write_text(text)
+    return read_config(path)
+
+
+def unresolved(run: ImportedRun) -> list[str]:
+    return [each.option for each in run.unresolved]
+
+
+def unused(run: ImportedRun) -> list[str]:
+    return [each.option for each in run.unused]
+
+
+# A part of a configuration has no defaults: the file that it changes decides.
+
+
+def test_changes_of_an_unnamed_recipe_of_bridge_have_no_defaults(tmp_path: Path) -> None:
+    text = (
+        "model: {tensor_model_parallel_size: 1, pipeline_model_parallel_size: 4, seq_length: 64}\n"
+        "train: {micro_batch_size: 1, global_batch_size: 8}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.pp, run.vpp, run.defaults) == (4, None, {})
+    assert unresolved(run) == ["recipe"]
+
+
+def test_changes_of_an_unnamed_file_of_nemo_rl_have_no_defaults(tmp_path: Path) -> None:
+    text = (
+        "policy:\n  train_micro_batch_size: 1\n  dtensor_cfg: {enabled: false}\n"
+        "  megatron_cfg: {enabled: true, activation_checkpointing: true}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.micro_batch, run.recompute, run.defaults) == (1, "full", {})
+    assert unresolved(run) == ["defaults"]
+
+
+def test_a_file_of_a_separate_training_loop_has_no_defaults_of_the_trainer(tmp_path: Path) -> None:
+    text = (
+        "model_name_or_path: meta-llama/Meta-Llama-3-8B\nper_device_train_batch_size: 1\n"
+        "gradient_accumulation_steps: 4\nlearning_rate: 1e-5\nmax_seq_length: 4096\n"
+        "with_tracking: true\ncheckpointing_steps: epoch\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.micro_batch, run.seq_len) == (1, 4096)
+    assert not {"precision", "recompute", "zero_stage"} & run.defaults.keys()
+    assert unresolved(run) == ["with_tracking"]
+
+
+# Models of other blocks.
+
+
+@pytest.mark.parametrize("program", ["pretrain_t5.py", "pretrain_ict.py", "pretrain_bert.py"])
+def test_a_model_that_is_no_decoder_is_named(tmp_path: Path, program: str) -> None:
+    run = read(tmp_path, "a.sh", MEGATRON.format(program))
+    assert unresolved(run) == [program]
+    assert unresolved(read(tmp_path, "b.sh", MEGATRON.format("pretrain_gpt.py"))) == []
+
+
+def test_blocks_without_attention_of_neox_are_named(tmp_path: Path) -> None:
+    text = (
+        '{"pipe_parallel_size": 0, "model_parallel_size": 1, "num_layers": 24,\n'
+        '"hidden_size": 768, "num_attention_heads": 12, "attention_config": [[["KIND"], 24]]}'
+    )
+    run = read(tmp_path, "a.yml", text.replace("KIND", "mamba"))
+    assert unresolved(run) == ["attention_config"]
+    assert unresolved(read(tmp_path, "b.yml", text.replace("KIND", "flash"))) == []
+
+
+# Commands in a container.
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        'docker exec sft bash -lc "NPROC_PER_NODE=4 {}"',
+        "docker exec -e NPROC_PER_NODE=4 -e A=b sft {}",
+        "docker run --rm --gpus all -e NPROC_PER_NODE=4 image:1 {}",
+        "podman exec --env NPROC_PER_NODE=4 sft {}",
+    ],
+)
+def test_a_command_in_a_container_is_followed(tmp_path: Path, start: str) -> None:
+    command = "swift sft --model Qwen/Qwen3-8B --tuner_type full --max_length 2048"
+    run = read(tmp_path, "a.sh", start.format(command) + "\n")
+    assert (run.framework, run.devices, run.seq_len) == ("ms-swift", 4, 2048)
+
+
+# Single keys.
+
+
+def test_openrlhf_adds_the_lengths_of_prompt_and_answer(tmp_path: Path) -> None:
+    command = "python3 -m openrlhf.cli.train_ppo_ray --train_batch_size 8"
+    run = read(tmp_path, "a.sh", f"{command} --prompt_max_len 1024 --generate_max_len 512\n")
+    assert run.seq_len == 1536
+
+
+TITAN = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+mixed_precision_reduce = "bfloat16"
+[parallelism]
+tensor_parallel_degree = 8
+expert_parallel_degree = 1
+expert_tensor_parallel_degree = 8
+[metrics]
+log_freq = 1
+"""
+
+
+def test_tensor_parallel_experts_of_torchtitan_need_spread_experts(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.toml", TITAN)
+    assert (run.etp, unused(run)) == (None, ["parallelism.expert_tensor_parallel_degree"])
+    text = TITAN.replace("expert_parallel_degree = 1", "expert_parallel_degree = 2")
+    assert read(tmp_path, "b.toml", text).etp == 8
+
+
+def test_torchtitan_names_the_type_of_reduced_gradients(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.toml", TITAN).gradient_reduction == "bf16"
+
+
+def test_axes_of_one_device_of_maxtext_are_used(tmp_path: Path) -> None:
+    axes = ("data", "fsdp", "sequence", "context", "tensor", "pipeline", "expert")
+    text = "".join(f"{part}_{axis}_parallelism: 1\n" for part in ("dcn", "ici") for axis in axes)
+    run = read(tmp_path, "a.yml", f"{text}per_device_batch_size: 1\nmax_target_length: 64\n")
+    assert (run.devices, unused(run)) == (1, [])
+
+
+def test_quantized_training_of_torchtune_is_named(tmp_path: Path) -> None:
+    text = (
+        "model: {_component_: torchtune.models.llama3_2.llama3_2_1b}\nbatch_size: 4\n"
+        "tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 64}\n"
+        "optimizer: {_component_: torch.optim.AdamW}\ndtype: bf16\n"
+        "quantizer: {_component_: torchtune.training.quantization.Int8WeightQATQuantizer}\n"
+    )
+    assert "quantizer._component_" in unused(read(tmp_path, "a.yaml", text))
+
+
+def test_frozen_parts_of_a_model_are_named(tmp_path: Path) -> None:
+    text = (
+        "model_name_or_path: Qwen/Qwen2.5-VL-7B-Instruct\nfinetuning_type: full\n"
+        "cutoff_len: 2048\nper_device_train_batch_size: 1\noutput_dir: a\n"
+        "freeze_vision_tower: true\nfreeze_language_model: false\n"
+    )
+    assert unused(read(tmp_path, "a.yaml", text)) == ["freeze_vision_tower"]
+
+
+def test_the_reference_of_a_policy_is_named(tmp_path: Path) -> None:
+    command = "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-0.6B"
+    switch = "actor_rollout_ref.actor.use_kl_loss"
+    assert switch in unresolved(read(tmp_path, "a.sh", f"{command} {switch}=True\n"))
+    assert switch not in unresolved(read(tmp_path, "b.sh", f"{command} {switch}=False\n"))
+    text = (
+        "policy: {model_name: Qwen/Qwen3-0.6B, train_micro_batch_size: 1,\n"
+        "  dtensor_cfg: {enabled: true, tensor_parallel_size: 1}}\n"
+        "grpo: {num_prompts_per_step: 8}\n"
+    )
+    assert unresolved(read(tmp_path, "a.yaml", text)) == ["grpo"]
+
+
+@pytest.mark.parametrize(
+    ("size", "stage", "groups"), [(-1, 3, None), (1, 0, None), (2, 3, 4), (8, 3, None)]
+)
+def test_groups_of_shards_of_verl(
+    tmp_path: Path, size: int, stage: int, groups: int | None
+) -> None:
+    words = f"trainer.n_gpus_per_node=8 actor_rollout_ref.actor.fsdp_config.fsdp_size={size}"
+    run = read(tmp_path, "a.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
+    assert (run.answer("zero_stage"), run.dp_replicate, unresolved(run)) == (stage, groups, [])
