@@ -111,25 +111,24 @@ class Collected:
 
     def use(self, option: str, place: Place) -> None:
         """Marks a key, or several words of one option, as taken into account."""
-        for word in option.split():
-            name = word.lstrip("-").replace("-", "_").rpartition(".")[2].lower()
-            self.used.add((place, name))
+        self.used |= {(place, _key(word)) for word in option.split()}
 
-    def is_reported(self, name: str, place: Place) -> bool:
-        """Whether a value was taken from a key, by the last part of its path, or something was
-        reported about it."""
-        if (place, name) in self.used or any(
-            str(place) in each.places and name in each.text.replace("-", "_").lower()
+    def is_reported(self, option: str, place: Place) -> bool:
+        """Whether a value was taken from a key, or something was reported about it, under its path
+        or the end of it."""
+        key = _key(option)
+        last = key.rpartition(".")[2]
+        if any(
+            str(place) in each.places and last in each.text.replace("-", "_").lower()
             for each in (*self.contradictions, *self.overridden)
         ):
             return True
-        reported = [(one.place, one.option) for one in self.unknown]
-        reported += [(one.place, one.option) for one in self.unresolved]
-        for at, option in reported:
-            last = re.split(r"[.=\s]", option)[-1].lstrip("-").replace("-", "_")
-            if at == str(place) and last == name:
-                return True
-        return False
+        names = {name for at, name in self.used if at == place} | {
+            _key(re.split(r"[=\s]", one.option)[-1])
+            for one in (*self.unknown, *self.unresolved)
+            if one.place == str(place)
+        }
+        return any(f".{key}".endswith(f".{one}") or f".{one}".endswith(f".{key}") for one in names)
 
     def set_first(self, key: str, value: Value, place: Place, option: str) -> None:
         """Sets a value that is not set yet."""
@@ -298,6 +297,10 @@ class Collected:
             runs=self.runs,
             files=tuple(dict.fromkeys(self.files)),
         )
+
+
+def _key(option: str) -> str:
+    return option.lstrip("-").replace("-", "_").lower()
 
 
 def _shown(value: Value) -> str:

@@ -64,7 +64,7 @@ def report_unused(keys: Keys, collected: Collected) -> None:
         if (
             _ADAPTERS.search(".".join(path))
             and str(value).strip().lower() not in _NEUTRAL
-            and not collected.is_reported(name, place)
+            and not collected.is_reported(".".join(path), place)
             and "model.lora_rank" not in {*collected.placed, *collected.open_keys}
         ):
             why = "adapters, whose rank is not read"
@@ -76,6 +76,8 @@ def report_unused(keys: Keys, collected: Collected) -> None:
             continue
         if _STATE_TYPES.match(name) and str(value) in _FP32:
             continue
-        if str(value).strip().lower() in _NEUTRAL or collected.is_reported(name, place):
+        if str(value).strip().lower() in _NEUTRAL:
+            continue
+        if collected.is_reported(".".join(path), place):
             continue
         collected.report_unused(".".join(path), place, "no value was taken from it")

@@ -171,6 +171,9 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
             if reshards is not None:  # of FSDP2; FSDP1 has a word for its strategy
                 collected.placed.pop("zero_stage", None)
                 collected.set("zero_stage", 3 if reshards else 2, place, option)
+        elif key == "activation_checkpointing" and fsdp and truth_of(value):
+            collected.placed.pop("recompute", None)  # FSDP's own
+            collected.set("recompute", "full", place, option)
         elif key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
             deepspeed = text_of(value) if str(value).lower() not in _NONE else None
             if deepspeed is not None and (stage := _SHIPPED.fullmatch(deepspeed)):

@@ -34,6 +34,7 @@ def options_of_file(file: KeyedFile) -> tuple[Option, ...]:
     given = []
     for path, value in file.values.items():
         is_option = len(path) == 1 or (path[0] == "train" and path != ("train", "gpus"))
+        is_option |= path[0] == "fsdp_config"
         if is_option and not isinstance(value, list):
             place = file.place(path)
             given.append(Option(f"--{path[-1]}", (Word(str(value), place),), place))
@@ -77,6 +78,9 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
         "ms-swift 3.x on transformers' Trainer, one rank a copy", tp=1, pp=1, cp=1,
         recompute="full", devices_per_node=1, micro_batch=1, optimizer="adamw_torch",
     )  # fmt: skip
+    for option in options.of("fsdp"):
+        if options.text("fsdp") == "fsdp2":  # its file of that name
+            collected.set("zero_stage", 3, option.place, option.name)
     if not deepspeed and "fsdp" not in options:
         collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
     _fill_batch(options, collected)

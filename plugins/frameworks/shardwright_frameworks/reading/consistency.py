@@ -220,7 +220,7 @@ def _shares(collected: Collected) -> None:
         degree, number = collected.count(axis), collected.count(figure)
         flexible = axis == "pp" and (
             collected.get("framework") != "megatron-lm"
-            or any(name in UNEVEN for _, name in collected.used)
+            or any(name.rpartition(".")[2] in UNEVEN for _, name in collected.used)
         )
         padded = axis == "pp" and collected.get("vpp")
         if degree and number and number % degree and not flexible and not padded:

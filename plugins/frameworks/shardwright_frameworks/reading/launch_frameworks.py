@@ -130,6 +130,15 @@ def _collect_swift(source: LaunchSource) -> str:
         source.collected.files.append(name)
         own = ms_swift.options_of_file(read_keyed(name, source.folder))
         options = Options((*own, *options.given), options.unknowns)
+    sharding = options.file("fsdp") or ""
+    found_file = source.find(sharding) if sharding.endswith(".json") else None
+    if found_file is not None:  # instead of a strategy
+        source.collected.files.append(found_file)
+        own = ms_swift.options_of_file(read_keyed(found_file, source.folder))
+        for option in options.of("fsdp"):
+            source.collected.use(option.name, option.place)
+        others = [each for each in options.given if each.key != "fsdp"]
+        options = Options((*own, *others), options.unknowns)
     # NPROC_PER_NODE and NNODES replace torchrun's options.
     source.collected.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
     collect_devices_of_variables(source.variables, source.collected)

@@ -185,3 +185,26 @@ def test_groups_of_shards_of_verl(
     words = f"trainer.n_gpus_per_node=8 actor_rollout_ref.actor.fsdp_config.fsdp_size={size}"
     run = read(tmp_path, "a.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
     assert (run.answer("zero_stage"), run.dp_replicate, unresolved(run)) == (stage, groups, [])
+
+
+def test_swift_shards_as_a_file_says(tmp_path: Path) -> None:
+    command = "NPROC_PER_NODE=2 swift sft --model Qwen/Qwen3-8B --tuner_type full --fsdp"
+    file = (
+        '{"fsdp": "full_shard auto_wrap offload",\n'
+        '"fsdp_config": {"reshard_after_forward": false, "activation_checkpointing": true}}'
+    )
+    script = f"OUT=/out/$(date)\ncat > $OUT/fsdp.json <<'EOF'\n{file}\nEOF\n"
+    run = read(tmp_path, "a.sh", f"{script}{command} $OUT/fsdp.json\n")
+    assert (run.zero_stage, run.optimizer_offload, run.recompute) == (2, True, "full")
+    assert unresolved(run) == []
+    assert read(tmp_path, "b.sh", f"{command} fsdp2\n").zero_stage == 3
+
+
+def test_a_used_key_hides_no_other_of_its_line(tmp_path: Path) -> None:
+    actor = "actor_rollout_ref.actor"
+    words = (
+        f"actor_rollout_ref.model.path=Qwen/Qwen3-0.6B {actor}.fsdp_config.dtype=bfloat16 "
+        f"{actor}.optim.dtype=float32 actor_rollout_ref.model.override_config.dtype=float32"
+    )
+    run = read(tmp_path, "a.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
+    assert f"{actor}.optim.dtype" in unused(run)
