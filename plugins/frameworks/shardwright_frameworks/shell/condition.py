@@ -9,7 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shardwright_frameworks.shell.expansion import expand_text
-from shardwright_frameworks.shell.text_marks import is_unknown, unknown_numbers, without_place_marks
+from shardwright_frameworks.shell.text_marks import (
+    is_unknown,
+    unknown_numbers,
+    without_place_marks,
+    without_unknowns,
+)
 from shardwright_frameworks.shell.tokens import Token
 from shardwright_frameworks.shell.variables import Scope
 
@@ -47,6 +52,8 @@ def tested(tokens: Sequence[Token], scope: Scope) -> Tested:
         is_expected = signs[0] == "-z"
         truth = None if found.truth is None else (found.truth == is_expected) != negated
         return Tested(truth, found.empty_if_unset)
+    if len(values) == 2 and signs[0] in ("-f", "-e", "-r", "-s") and not negated:
+        scope.optional.add(without_unknowns(values[1]))
     if len(values) == 3 and signs[1] == "=~":
         truth = _contains(values[0], values[2], scope)
         return Tested(None if truth is None else truth != negated)

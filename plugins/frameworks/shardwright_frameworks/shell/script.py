@@ -121,7 +121,9 @@ class _Reader:
     def _source(self, words: Sequence[Word], scope: Scope, place: Place) -> None:
         """Read `source FILE ARGUMENTS` with the same variables."""
         if self._folder.find(words[0].text, near=scope.script) is None:
-            self._reading.missing.append((place, without_unknowns(words[0].text)))
+            missing = without_unknowns(words[0].text)
+            if missing not in scope.optional:
+                self._reading.missing.append((place, missing))
             return
         name = self._find(words[0].text, scope, place)
         if name is None:

@@ -49,6 +49,7 @@ class Scope:
 
     unknowns    unknown values referred to in texts, shared by all scopes of one reading
     references  references in texts, shared in the same way
+    optional    files whose existence the script tests, shared in the same way
     called      whether the arguments come from a caller in the files
     ended       `exit`, `return`, `break` or `continue`, once one was read
     output      the text printed by a command, if the files contain it
@@ -58,6 +59,7 @@ class Scope:
     arguments: tuple[Word, ...] = ()
     unknowns: list[UnknownValue] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
+    optional: set[str] = field(default_factory=set)
     script: str = ""
     called: bool = False
     ended: str = ""

@@ -208,3 +208,19 @@ def test_a_used_key_hides_no_other_of_its_line(tmp_path: Path) -> None:
     )
     run = read(tmp_path, "a.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
     assert f"{actor}.optim.dtype" in unused(run)
+
+
+@pytest.mark.parametrize(
+    ("guarded", "missing"),
+    [
+        ("[ -f a.env ] && source a.env", []),
+        ('if [[ -e "$HOME/a.env" ]]; then . "$HOME/a.env"; fi', []),
+        ("[ ! -f a.env ] && source a.env", ["source"]),
+        ("[ -f b.env ] && source a.env", ["source"]),
+    ],
+)
+def test_a_file_that_a_script_can_do_without(
+    tmp_path: Path, guarded: str, missing: list[str]
+) -> None:
+    run = read(tmp_path, "a.sh", f"{guarded}\n{MEGATRON.format('pretrain_gpt.py')}")
+    assert unresolved(run) == missing
