@@ -26,7 +26,7 @@ _ABOUT = re.compile(
     r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq|quant_cfg)$|"
     r"((^|_)(global|micro|train(ing)?|local|device|mini)_|^)batch_?size(_per_\w+)?$|accumulation_steps$|"
     r"seq(uence)?_len(gth)?$|(gradient|activation)_checkpointing$|checkpoint_activations$|attn_impl(ementation)?$|"
-    r"attention_backend$|^mtp$|^qat$|^te_fp8_format$|^freeze_|^quantizer$"
+    r"attention_backend$|^mtp$|^qat$|^te_fp8_format$|^freeze_|(^|_)trainable$|^quantizer$"
 )
 # Sections of other programs and models, of data and of output.
 _ELSEWHERE = re.compile(
@@ -76,8 +76,11 @@ def report_unused(keys: Keys, collected: Collected) -> None:
             continue
         if _STATE_TYPES.match(name) and str(value) in _FP32:
             continue
-        if str(value).strip().lower() in _NEUTRAL:
+        text = str(value).strip().lower()
+        if text in _NEUTRAL and not name.endswith("trainable"):
             continue
+        if text == "true" and name.endswith("trainable"):
+            continue  # as all others
         if collected.is_reported(".".join(path), place):
             continue
         collected.report_unused(".".join(path), place, "no value was taken from it")

@@ -177,12 +177,13 @@ def collect_maxtext(
             if key in _SCALED and isinstance(read, int):
                 read *= 2 ** ((scale.bit_length() - 1 + _SCALED[key]) // 3)
             collected.set(name, read, place, key)
-        if not is_known("maxtext", key):
+        if not is_known("maxtext", key) and not place.file.endswith("base.yml"):
             collected.report_unknown(key, place)
     if collected.get("model.num_experts") == 1:
         del collected.placed["model.num_experts"]
         collected.placed.pop("model.top_k", None)
     _axes(given, collected)
+    _degrees_of_cores(collected)
     _words(given, collected)
     batch = given.get("per_device_batch_size")
     if batch is not None:
@@ -282,6 +283,15 @@ def _axes(given: Given, collected: Collected) -> None:
             ranks *= collected.count(axis) or 1
         if not {"tp", "pp", "cp", "ep"} & collected.open_keys:
             collected.derive("devices", dp * ranks, "the product of the parallelisms")
+
+
+def _degrees_of_cores(collected: Collected) -> None:
+    """Report degrees of JAX's devices where the devices of the run are chips with several."""
+    place = collected.place("device")
+    axes = [axis for axis in ("tp", "pp", "cp") if (collected.count(axis) or 1) > 1]
+    if _cores(collected) > 1 and axes and place is not None:
+        why = f"{', '.join(axes)} count JAX's devices, two on a chip; dp and devices count chips"
+        collected.report_unresolved("device", why, place)
 
 
 def _shards_otherwise(collected: Collected) -> bool:

@@ -132,6 +132,9 @@ def collect_megatron(options: Options, collected: Collected) -> None:
     for option in options.of("decoder_num_layers"):
         why = "the model has an encoder and a decoder, which are not priced"
         collected.leave_open("model.num_layers", option.name, why, option.place)
+    for option in options.of("patch_dim"):
+        why = "the encoder of images is not priced"
+        collected.report_unresolved(option.name, why, option.place)
     decoder = options.last("decoder_seq_length")
     if decoder is not None and "seq_length" in options and "encoder_seq_length" not in options:
         # Of a model of images and texts: the other is the length of an image.

@@ -75,7 +75,7 @@ def is_nanotron(file: KeyedFile) -> bool:
 def collect_nanotron(file: KeyedFile, collected: Collected) -> None:
     """Collects a configuration."""
     collect_keys(file, collected, _KEYS)
-    collect_unknown(file, collected, "nanotron", ("parallelism", "tokens"))
+    collect_unknown(file, collected, "nanotron", ("", "parallelism", "tokens"))
     factors = [collected.count(axis) for axis in ("dp", "tp", "pp")]
     if all(factors):
         ranks = collected.count("cp") or 1

@@ -137,8 +137,8 @@ def _collect_swift(source: LaunchSource) -> str:
         own = ms_swift.options_of_file(read_keyed(found_file, source.folder))
         for option in options.of("fsdp"):
             source.collected.use(option.name, option.place)
-        others = [each for each in options.given if each.key != "fsdp"]
-        options = Options((*own, *others), options.unknowns)
+        kept = [each for each in options.given if each.key != "fsdp"]
+        options = Options((*own, *kept), options.unknowns)
     # NPROC_PER_NODE and NNODES replace torchrun's options.
     source.collected.default("ms-swift 3.x, swift/cli/utils.py", nodes=1)
     collect_devices_of_variables(source.variables, source.collected)

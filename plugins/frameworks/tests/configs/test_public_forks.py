@@ -224,3 +224,51 @@ def test_a_file_that_a_script_can_do_without(
 ) -> None:
     run = read(tmp_path, "a.sh", f"{guarded}\n{MEGATRON.format('pretrain_gpt.py')}")
     assert unresolved(run) == missing
+
+
+def test_degrees_of_cores_are_named(tmp_path: Path) -> None:
+    command = (
+        "xpk workload create --device-type=tpu7x-4x4x4 --command='python3 -m maxtext.train base.yml"
+        " model_name=llama3.1-70b per_device_batch_size=1 max_target_length=64 {}'\n"
+    )
+    run = read(tmp_path, "a.sh", command.format("ici_tensor_parallelism=2"))
+    assert (run.devices, run.tp, unresolved(run)) == (64, 2, ["device"])
+    assert unresolved(read(tmp_path, "b.sh", command.format("ici_fsdp_parallelism=128"))) == []
+
+
+def test_keys_of_a_base_file_are_known_to_its_program(tmp_path: Path) -> None:
+    (tmp_path / "base.yml").write_text("own_of_a_fork: 1\nper_device_batch_size: 1\n")
+    command = "python3 -m MaxText.train base.yml model_name=llama2-7b max_target_length=64"
+    assert read(tmp_path, "a.sh", f"{command}\n").unknown == ()
+    run = read(tmp_path, "b.sh", f"{command} misspelled=2\n")
+    assert [each.option for each in run.unknown] == ["misspelled"]
+
+
+def test_sections_that_nanotron_does_not_have_are_named(tmp_path: Path) -> None:
+    text = (
+        "general: {run: a}\ninfini_attention: {segment_length: 1024}\n"
+        "model: {model_config: {num_hidden_layers: 1}}\n"
+        "parallelism: {dp: 1, tp: 1, pp: 1}\ntokens: {micro_batch_size: 1, sequence_length: 64}\n"
+    )
+    found = [each.option for each in read(tmp_path, "a.yaml", text).unknown]
+    assert found == ["infini_attention"]
+
+
+def test_an_encoder_of_images_is_named(tmp_path: Path) -> None:
+    command = MEGATRON.format("multimodal/train.py --tensor-model-parallel-size 1").strip()
+    assert unresolved(read(tmp_path, "a.sh", f"{command} --patch-dim 14\n")) == ["--patch-dim"]
+
+
+def test_parts_of_torchtune_that_are_not_trained_are_named(tmp_path: Path) -> None:
+    text = (
+        "model: {_component_: torchtune.models.llama3_2_vision.llama3_2_vision_11b,\n"
+        "  decoder_trainable: false, encoder_trainable: true}\nbatch_size: 4\n"
+    )
+    assert unused(read(tmp_path, "a.yaml", text)) == ["model.decoder_trainable"]
+
+
+def test_the_actor_has_some_nodes_of_a_job(tmp_path: Path) -> None:
+    words = "--actor_num_nodes 1 --actor_num_gpus_per_node 4 --train_batch_size 8"
+    script = f"#SBATCH -N 2\nsrun python3 -m openrlhf.cli.train_ppo_ray {words}\n"
+    run = read(tmp_path, "a.sh", script)
+    assert (run.devices, run.contradictions) == (4, ())
