@@ -123,11 +123,10 @@ class Collected:
             for each in (*self.contradictions, *self.overridden)
         ):
             return True
-        names = {name for at, name in self.used if at == place} | {
-            _key(re.split(r"[=\s]", one.option)[-1])
-            for one in (*self.unknown, *self.unresolved)
-            if one.place == str(place)
-        }
+        reported = [(one.place, one.option) for one in self.unknown]
+        reported += [(one.place, one.option) for one in self.unresolved]
+        names = {name for at, name in self.used if at == place}
+        names |= {_key(re.split(r"[=\s]", name)[-1]) for at, name in reported if at == str(place)}
         return any(f".{key}".endswith(f".{one}") or f".{one}".endswith(f".{key}") for one in names)
 
     def set_first(self, key: str, value: Value, place: Place, option: str) -> None:
