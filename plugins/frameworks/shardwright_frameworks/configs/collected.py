@@ -226,13 +226,21 @@ class Collected:
             self.derived.pop(key, None)
             self.open_keys.discard(key)
 
+    def forget_ranks(self) -> None:
+        """Drop the ranks of a launcher that starts only the driver of a run."""
+        counts = ("nodes", "devices_per_node", "devices")
+        self.forget(*counts)
+        self.contradictions = [one for one in self.contradictions if one.field not in counts]
+
     def report_missing(self, option: str, why: str, place: Place) -> None:
         """Report a missing file with the run's degrees, which then have no defaults."""
         self.report_unresolved(option, why, place)
         self.is_incomplete = True
 
     def report_unknown(self, option: str, place: Place) -> None:
-        """Report an option that no version of the framework has."""
+        """Report an option that no version of the framework has; `_note` is a comment."""
+        if option.rpartition(".")[2].startswith("_"):
+            return
         found = UnknownOption(option=option, place=str(place))
         if found not in self.unknown:
             self.unknown.append(found)
@@ -299,7 +307,7 @@ class Collected:
 
 
 def _key(option: str) -> str:
-    return option.lstrip("-").replace("-", "_").lower()
+    return re.sub(r"(^|\.)-+", r"\1", option).replace("-", "_").lower()
 
 
 def _shown(value: Value) -> str:

@@ -84,9 +84,10 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
     if not deepspeed and "fsdp" not in options:
         collected.default("ms-swift 3.x on transformers' Trainer, every rank whole", zero_stage=0)
     _fill_batch(options, collected)
-    options.collect_words(
-        collected, dict.fromkeys(("torch_dtype", "dtype"), ("precision", dtype_of))
-    )
+    if "precision" not in collected.placed:  # of mixed precision
+        options.collect_words(
+            collected, dict.fromkeys(("torch_dtype", "dtype"), ("precision", dtype_of))
+        )
     _add_answers(options, collected)
     _collect_tuner(options, collected, place)
     return deepspeed

@@ -54,6 +54,7 @@ _MEGATRON: Mapping[str, tuple[str, Reader]] = {
 }
 _DTENSOR: Mapping[str, tuple[str, Reader]] = {
     "tensor_parallel_size": ("tp", degree_of),
+    "pipeline_parallel_size": ("pp", degree_of),
     "context_parallel_size": ("cp", degree_of),
     "expert_parallel_size": ("ep", degree_of),
     "sequence_parallel": ("sequence_parallel", truth_of),
@@ -128,7 +129,9 @@ def collect_nemo_rl(
         for path, (_, place) in values.items()
     }
     megatron = truth_of(_value(given, "policy.megatron_cfg.enabled")) is True
-    section = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
+    second = truth_of(_value(given, "policy.dtensor_v2_cfg.enabled")) is True  # of forks
+    section = "policy.dtensor_v2_cfg" if second else "policy.dtensor_cfg"
+    section = "policy.megatron_cfg" if megatron else section
     _set_all(given, "policy", _POLICY, collected)
     _set_all(given, section, _MEGATRON if megatron else _DTENSOR, collected)
     if megatron:

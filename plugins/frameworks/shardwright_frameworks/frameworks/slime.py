@@ -19,6 +19,7 @@ def is_slime(options: Options) -> bool:
 
 def collect_slime(options: Options, collected: Collected) -> None:
     """Collect the trainer's options of a command."""
+    collected.forget_ranks()
     collected.default(_SOURCE, precision="bf16", devices_per_node=8)
     if options.text("train_backend") == "fsdp":
         collected.default(_FSDP, zero_stage=3)

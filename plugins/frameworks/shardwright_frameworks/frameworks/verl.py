@@ -124,6 +124,8 @@ def collect_verl(
     own, base = given, dict(base or {})
     policy = _has_policy(own or base)
     launched = not policy and ("sft" in program or not program) and "ray" not in program
+    if not launched:
+        collected.forget_ranks()
     written = {path: value for path, (value, _) in (base | dict(given)).items()}
     given = {
         path: (resolved(path, written, environment or {}), place)

@@ -89,6 +89,7 @@ def complete(collected: Collected, variables: Variables) -> None:
     has_none = "nodes" not in {*collected.open_keys, *collected.defaults}
     if devices and each and not nodes and has_none and devices % each == 0:
         collected.derive("nodes", devices // each, f"{devices} devices / {each} of a node")
+    each = collected.count("devices_per_node")
     if devices and nodes and each and nodes * each != devices and "devices" in collected.placed:
         collected.report_contradiction(
             "devices",

@@ -280,6 +280,7 @@ def _collect_megatron(source: LaunchSource) -> str:
 
 def _collect_nemo_rl(source: LaunchSource) -> str:
     launch, named = source.launch, source.named
+    source.collected.forget_ranks()
     suite = nemo_rl.config_of_suite(launch.program, launch.command.script, source.folder)
     if not named and suite is not None:
         named = [suite]
@@ -435,8 +436,11 @@ def _collect_others(source: LaunchSource) -> str | None:
 
 
 LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
-    # Its settings are those of several models.
-    (lambda each: "chatlearn" in each.program, lambda each: None),
+    # Settings of several models, and of diffusion.
+    (
+        lambda each: any(word in each.program for word in ("chatlearn", "maxdiffusion")),
+        lambda each: None,
+    ),
     (lambda each: each.program.endswith("benchmark_runner"), _collect_benchmark),
     (lambda each: "maxtext" in each.program or maxtext.is_maxtext(each.pairs), _collect_maxtext),
     (lambda each: "tune" in each.launch.words, _collect_torchtune),

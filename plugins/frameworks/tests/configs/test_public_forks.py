@@ -8,6 +8,8 @@ import pytest
 from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.reading.read_config import read_config
 
+from profiles.errors import DocumentError
+
 MEGATRON = (
     "torchrun --nproc_per_node 8 {} --num-layers 4 --hidden-size 64 "
     "--num-attention-heads 4 --micro-batch-size 1 --seq-length 512\n"
@@ -272,3 +274,61 @@ def test_the_actor_has_some_nodes_of_a_job(tmp_path: Path) -> None:
     script = f"#SBATCH -N 2\nsrun python3 -m openrlhf.cli.train_ppo_ray {words}\n"
     run = read(tmp_path, "a.sh", script)
     assert (run.devices, run.contradictions) == (4, ())
+
+
+def test_keys_with_dashes_of_a_file_are_used(tmp_path: Path) -> None:
+    text = "MODEL_ARGS:\n  --num-layers: 4\n  --hidden-size: 64\n  --micro-batch-size: 2\n"
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.micro_batch, unused(run)) == (2, [])
+
+
+def test_swift_computes_in_the_type_of_mixed_precision(tmp_path: Path) -> None:
+    command = "swift sft --model Qwen/Qwen3-8B --tuner_type full --torch_dtype float32"
+    assert read(tmp_path, "a.sh", f"{command}\n").precision == "fp32"
+    run = read(tmp_path, "b.sh", f"{command} --bf16 true\n")
+    assert (run.precision, run.contradictions) == ("bf16", ())
+
+
+def test_the_launcher_of_a_driver_starts_no_ranks(tmp_path: Path) -> None:
+    command = "python3 -m verl.trainer.main_ppo trainer.nnodes=4 trainer.n_gpus_per_node=8"
+    header = "#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\n"
+    words = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=8"
+    run = read(tmp_path, "a.sh", f"{header}srun --nodes=1 --ntasks=1 {command} {words}\n")
+    assert (run.devices, run.dp, run.contradictions) == (32, 4, ())
+
+
+def test_accelerate_counts_the_ranks_of_swift(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.json").write_text(
+        '{"distributed_type": "FSDP", "num_processes": 8, "num_machines": 1}'
+    )
+    command = "accelerate launch --config_file fsdp.json swift/cli/sft.py --model Qwen/Qwen3-8B"
+    run = read(tmp_path, "a.sh", f"{command}\n")
+    assert (run.devices, run.contradictions) == (8, ())
+
+
+def test_a_diffusion_model_is_refused(tmp_path: Path) -> None:
+    command = "python3 -m src.maxdiffusion.train_sdxl base_xl.yml per_device_batch_size=1"
+    with pytest.raises(DocumentError, match="no configuration of a framework"):
+        read(tmp_path, "a.sh", f"{command} ici_fsdp_parallelism=4 dcn_data_parallelism=1\n")
+
+
+def test_keys_that_are_comments_are_no_options(tmp_path: Path) -> None:
+    assert (
+        read(
+            tmp_path,
+            "ds.json",
+            '{"_note": "a", "zero_optimization": {"stage": 2},\n'
+            '"train_micro_batch_size_per_gpu": 1}',
+        ).unknown
+        == ()
+    )
+
+
+def test_the_second_engine_of_nemo_rl_is_read(tmp_path: Path) -> None:
+    text = (
+        "policy:\n  model_name: Qwen/Qwen3-0.6B\n  dtensor_cfg: {enabled: false}\n"
+        "  dtensor_v2_cfg: {enabled: true, tensor_parallel_size: 2, pipeline_parallel_size: 4,\n"
+        "    activation_checkpointing: true}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.tp, run.pp, run.recompute, unused(run)) == (2, 4, "full", [])
