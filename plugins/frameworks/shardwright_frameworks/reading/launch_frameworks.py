@@ -264,13 +264,11 @@ def _collect_megatron(source: LaunchSource) -> str:
         source.collect_deepspeed(config, named.place)
     megatron.collect_megatron(options, source.collected)
     found = _NO_DECODER.search(source.program)
-    if found is not None and "bert" in found[1]:
-        why = "an encoder, read as a decoder"
-        source.collected.report_unresolved(source.launch.program, why, source.launch.place)
-    elif found is not None:
-        why = "a model of two stacks of layers, which are not priced"
+    if found is not None:
         program, place = source.launch.program, source.launch.place
-        source.collected.leave_open("model.num_layers", program, why, place)
+        source.collected.report_unresolved(program, "its encoder is not priced as one", place)
+        if found[1] in ("t5", "ict", "retro", "biencoder"):  # each stack has these layers
+            source.collected.leave_open("model.num_layers")
     yaml = options.text("yaml_cfg")
     if yaml is not None:
         source.collect_files([yaml])

@@ -139,7 +139,9 @@ class _Reader:
     def _call_script(
         self, words: Sequence[Word], environment: Mapping[str, Variable], scope: Scope, place: Place
     ) -> None:
-        """Read `bash FILE ARGUMENTS` with separate variables."""
+        """Read `bash FILE ARGUMENTS` with separate variables; `sbatch "$0"` is the same run."""
+        if self._folder.find(words[0].text, near=scope.script) == scope.script:
+            return
         name = self._find(words[0].text, scope, place)
         if name is None:
             return

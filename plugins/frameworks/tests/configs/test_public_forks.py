@@ -68,10 +68,11 @@ def test_a_file_of_a_separate_training_loop_has_no_defaults_of_the_trainer(tmp_p
 # Models of other blocks.
 
 
-@pytest.mark.parametrize("program", ["pretrain_t5.py", "pretrain_ict.py", "pretrain_bert.py"])
+@pytest.mark.parametrize("program", ["pretrain_t5.py", "pretrain_bert.py", "pretrain_vlm.py"])
 def test_a_model_that_is_no_decoder_is_named(tmp_path: Path, program: str) -> None:
     run = read(tmp_path, "a.sh", MEGATRON.format(program))
     assert unresolved(run) == [program]
+    assert (run.model.num_layers is None) == (program == "pretrain_t5.py")
     assert unresolved(read(tmp_path, "b.sh", MEGATRON.format("pretrain_gpt.py"))) == []
 
 
@@ -332,3 +333,9 @@ def test_the_second_engine_of_nemo_rl_is_read(tmp_path: Path) -> None:
     )
     run = read(tmp_path, "a.yaml", text)
     assert (run.tp, run.pp, run.recompute, unused(run)) == (2, 4, "full", [])
+
+
+def test_a_script_that_submits_itself_is_no_circle(tmp_path: Path) -> None:
+    text = 'if [ -z $SLURM_JOB_ID ]; then\n  sbatch "$0"\n  exit\nfi\n'
+    run = read(tmp_path, "a.sh", text + MEGATRON.format("pretrain_gpt.py"))
+    assert (run.devices, run.runs, run.contradictions) == (8, 1, ())
