@@ -301,6 +301,9 @@ def _shards_otherwise(collected: Collected) -> bool:
 
 
 def _words(given: Given, collected: Collected) -> None:
+    for key, (value, place) in given.items():
+        if value == "offload":
+            collected.report_unused(key, place, "activations in host memory are not read")
     policy = given.get("remat_policy")
     if policy is not None:
         collected.set("recompute", word_of(policy[0]), policy[1], "remat_policy")

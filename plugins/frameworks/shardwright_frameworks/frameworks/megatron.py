@@ -276,6 +276,9 @@ def _model(options: Options, collected: Collected) -> None:
     grouped, groups = options.last("group_query_attention"), options.last("num_query_groups")
     # Without --group-query-attention the number of groups is not looked at.
     kv = options.last("num_key_value_heads")
+    for option in options.of("attention_head_type"):
+        if options.text(option.key) == "multiquery":
+            collected.set("model.num_kv_heads", 1, option.place, option.name)
     if groups is not None and (grouped is not None and options.switched(grouped)):
         number = whole(options.value_of(groups, collected))
         collected.set("model.num_kv_heads", number, groups.place, groups.name)

@@ -112,6 +112,11 @@ def _add_answers(options: Options, collected: Collected) -> None:
     from its own answers (docs, Command-line-parameters, max_completion_length)."""
     for option in options.of("rlhf_type"):
         report_objective(options.text("rlhf_type"), option.name, option.place, collected)
+    for option in options.of("task_type"):
+        word = options.text("task_type")
+        report_objective(
+            None if word == "causal_lm" else word, option.name, option.place, collected
+        )
     prompts = collected.count("seq_len")
     place = collected.place("seq_len")
     if options.text("lmbda") in ("0", "0.0"):

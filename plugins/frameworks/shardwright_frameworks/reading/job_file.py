@@ -13,7 +13,9 @@ from shardwright_frameworks.configs.keyed_file import KeyedFile
 
 _STARTS = re.compile(
     r"(?m)(^|[\s;&|/])(torchrun|accelerate launch|deepspeed|srun|mpirun|"
-    r"python3? -m torch\.distributed|python3? \S*(train|finetune)\S*\.py|"
+    r"python3? -m torch\.distributed|"
+    r"python3? (-\w+ )*\S*(train|finetune|run_(sft|grpo|dpo))\S*\.py|"
+    r"(swift|megatron) (sft|pt|rlhf)|(llamafactory-cli|axolotl) train|"
     r"python3? -m \S*train\S*)(\s|$)"
 )
 _SHELL_FLAGS = ("-c", "-lc", "-ec", "-xc")

@@ -208,7 +208,7 @@ def _collect_nemo(source: KeyedSource) -> str:
     batch = file.has("train", "global_batch_size") or file.has("train", "micro_batch_size")
     if not batch and _is_nemo_of(source):
         return "nemo"
-    if not file.has("_target_") and not file.has("model", "num_layers"):
+    if not file.has("_target_"):
         why = "the file changes a recipe, which the command that starts the run names"
         source.collected.report_missing("recipe", why, Place(file.name, 1))
     return "megatron-bridge"

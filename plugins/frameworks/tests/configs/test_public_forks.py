@@ -339,3 +339,49 @@ def test_a_script_that_submits_itself_is_no_circle(tmp_path: Path) -> None:
     text = 'if [ -z $SLURM_JOB_ID ]; then\n  sbatch "$0"\n  exit\nfi\n'
     run = read(tmp_path, "a.sh", text + MEGATRON.format("pretrain_gpt.py"))
     assert (run.devices, run.runs, run.contradictions) == (8, 1, ())
+
+
+@pytest.mark.parametrize(
+    ("command", "framework"),
+    [
+        (
+            "python -u examples/run_sft.py --config a.yaml policy.model_name=Qwen/Qwen3-0.6B",
+            "nemo-rl",
+        ),
+        ("env A=1 swift sft --model Qwen/Qwen3-8B --max_length 64", "ms-swift"),
+    ],
+)
+def test_the_command_of_a_ray_job(tmp_path: Path, command: str, framework: str) -> None:
+    text = f"apiVersion: ray.io/v1\nkind: RayJob\nspec:\n  entrypoint: |\n    cd a\n    {command}\n"
+    assert read(tmp_path, "a.yaml", text).framework == framework
+
+
+def test_changes_of_a_recipe_can_have_its_figures(tmp_path: Path) -> None:
+    text = (
+        "model: {num_layers: 4, hidden_size: 64, tensor_model_parallel_size: 2, seq_length: 64}\n"
+        "train: {micro_batch_size: 1, global_batch_size: 8}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.tp, run.model.num_layers, run.defaults) == (2, 4, {})
+
+
+def test_heads_of_one_group(tmp_path: Path) -> None:
+    command = MEGATRON.format("pretrain_gpt.py").strip()
+    run = read(tmp_path, "a.sh", f"{command} --attention-head-type multiquery\n")
+    assert run.model.num_kv_heads == 1
+    run = read(tmp_path, "b.sh", f"{command} --attention-head-type multihead\n")
+    assert run.model.num_kv_heads is None
+
+
+def test_tensors_in_host_memory_of_maxtext_are_named(tmp_path: Path) -> None:
+    words = "remat_policy=custom decoder_layer_input=offload query_proj=device"
+    run = read(tmp_path, "a.sh", f"python3 -m maxtext.train base.yml {words} run_name=a\n")
+    assert unused(run) == ["decoder_layer_input"]
+
+
+def test_another_task_of_swift_is_named(tmp_path: Path) -> None:
+    command = "swift sft --model Qwen/Qwen3-Reranker-4B --max_length 64 --task_type"
+    assert (
+        unresolved(read(tmp_path, "a.sh", f"{command} generative_reranker\n"))[0] == "--task_type"
+    )
+    assert "--task_type" not in unresolved(read(tmp_path, "b.sh", f"{command} causal_lm\n"))
