@@ -15,12 +15,14 @@ from shardwright_frameworks.shell.text_marks import Place
 
 _ABOUT = re.compile(
     r"parallel|(^|_)(tp|pp|cp|ep|dp|vp|vpp|etp)(_(size|degree|shard_size|replicate_size|engine))?$|"
-    r"zero_(stage|quantized)|shard(ing)?_(strategy|degree|size)|^reshard|virtual_|"
+    r"zero_(stage|quantized|hpz)|shard(ing)?_(strategy|degree|size)|_sharding$|^reshard|virtual_|"
     r"distributed_optimizer|precision|(^|_)dtype$|^(bf16|fp16|fp8|fp4|tf32|bfloat16)(_\w+)?$|"
     r"quantiz|^load_in_[48]bit$|^optim(izer)?(_(type|name))?$|offload|muon|^(use_)?(\w+_)?fsdp2?(_version)?$|recompute_(granularity|layers|num_layers|modules)|"
-    r"(^|_)num_\w*(layers|heads|experts|query_groups)$|^n_(layers|heads|kv_heads|embd)$|"
+    r"(^|_)num_\w*(layers|heads|experts|query_groups)$|^n_(layers?|heads?|kv_heads|embd)$|"
     r"hidden_(size|dim)$|ffn_|intermediate_size$|(^|_)head_dim$|vocab_size$|sliding_window|"
-    r"^window_size|^d_model$|lora_(r|rank|dim)$|modules_to_save$|(^|_)shared_experts?|latent|experts_per_tok|"
+    r"^window_(size|attn)|attention_(output_)?gate$|capacity_factor$|^moe_(top_?k|world_size)$|"
+    r"^master_weight|_learners_per_node$|^pack_length$|mini_batches$|"
+    r"^d_model$|lora_(r|rank|dim)$|modules_to_save$|(^|_)shared_experts?|latent|experts_per_tok|"
     r"moe_layer_freq|first_k_dense|^hybrid_\w+|^(is_)?mamba_|^spec$|^rampup_batch|pipeline_stage$|"
     r"^(use|enable)_liger_kernel$|fused_linear_cross_entropy$|^cut_cross_entropy$|"
     r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq|quant_cfg)$|"

@@ -62,7 +62,9 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "optim": ("optimizer", word_of),
     "optimizer": ("optimizer", word_of),
     "use_muon": ("optimizer", if_on("muon")),
-    **dict.fromkeys(("zero_stage", "actor_zero_stage"), ("zero_stage", count_of)),
+    **dict.fromkeys(
+        ("zero_stage", "actor_zero_stage", "deepspeed_stage"), ("zero_stage", count_of)
+    ),
     # Frozen weights by bitsandbytes, whose 4 bits are NF4 (axolotl, LLaMA-Factory, ms-swift).
     "load_in_4bit": ("base_precision", if_on("nf4")),
     "load_in_8bit": ("base_precision", if_on("int8")),

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shardwright_frameworks.configs.collected import Collected
+from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.reading.read_config import read_config
+from shardwright_frameworks.shell.text_marks import Place
 
 from profiles.errors import DocumentError
 
@@ -385,3 +388,23 @@ def test_another_task_of_swift_is_named(tmp_path: Path) -> None:
         unresolved(read(tmp_path, "a.sh", f"{command} generative_reranker\n"))[0] == "--task_type"
     )
     assert "--task_type" not in unresolved(read(tmp_path, "b.sh", f"{command} causal_lm\n"))
+
+
+KEYS = (
+    "n_layer", "n_head", "moe_top_k", "moe_world_size", "capacity_factor", "window_attn_skip_freq",
+    "attention_output_gate", "master_weight_bits", "spmd_2d_sharding", "zero_hpz_partition_size",
+    "num_learners_per_node", "pack_length", "num_mini_batches",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_keys_of_the_model_and_the_layout_are_named(key: str) -> None:
+    collected, place = Collected(), Place("a.yaml", 1)
+    report_unused([((key,), 2, place)], collected)
+    assert [each.option for each in collected.unused] == [key]
+
+
+def test_the_stage_of_open_instruct_is_read(tmp_path: Path) -> None:
+    words = "--per_device_train_batch_size 1 --learning_rate 1 --output_dir a --deepspeed_stage 3"
+    run = read(tmp_path, "a.sh", f"python open_instruct/grpo_fast.py {words} --num_epochs 1\n")
+    assert (run.micro_batch, run.zero_stage) == (1, 3)
