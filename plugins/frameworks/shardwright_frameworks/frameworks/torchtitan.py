@@ -228,7 +228,9 @@ def _collect_together(last: Mapping[str, tuple[Any, Place, str]], collected: Col
     experts = collected.placed.get("etp")
     if experts is not None and collected.count_or_default("ep") == 1:
         collected.forget("etp")
-        collected.report_unused(experts.option, experts.place, "no effect without spread experts")
+        if experts.value != 1:
+            why = "no effect without spread experts"
+            collected.report_unused(experts.option, experts.place, why)
     converters = last.get("converters")
     if converters is not None:
         words = converters[0] if isinstance(converters[0], list) else [converters[0]]

@@ -237,6 +237,9 @@ def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> 
             tasks[1],
             collected.place("devices_per_node"),
         )
+    if header.ignored is not None:
+        why = f"#SBATCH ({header.ignored}) behind a command has no effect"
+        collected.report_contradiction("", why, header.ignored)
     kind = header.device_kind
     if kind:
         collected.set("device", kind[0], kind[1], "#SBATCH --gres")

@@ -198,10 +198,12 @@ def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> Slu
     """The header of the file with the command, otherwise the first header; options given to
     `sbatch` override both."""
     options: dict[str, tuple[str, Place]] = {}
+    ignored = None
     for name in (launch.command.text, launch.command.script, *reading.sourced):
-        found = slurm_header(name.partition(HERE)[0], folder.text(name) or "").options
-        if found:
-            options = found
+        found = slurm_header(name.partition(HERE)[0], folder.text(name) or "")
+        ignored = ignored or found.ignored
+        if found.options:
+            options = found.options
             break
     given = {"SLURM_NNODES": "--nodes", "SLURM_NTASKS_PER_NODE": "--ntasks-per-node",
              "SLURM_GPUS_PER_NODE": "--gpus-per-node", "SLURM_NTASKS": "--ntasks"}  # fmt: skip
@@ -210,7 +212,7 @@ def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> Slu
         written = value is not None and value.place.line > 1 and not unknown_numbers(value.text)
         if value is not None and written and option not in options:
             options[option] = (without_place_marks(value.text), value.place)
-    return SlurmHeader(options=options)
+    return SlurmHeader(options=options, ignored=ignored)
 
 
 def _finish(

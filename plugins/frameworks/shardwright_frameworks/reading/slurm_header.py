@@ -19,9 +19,13 @@ _GPUS = re.compile(r"gpus?(?::(?P<kind>[\w.-]*[A-Za-z][\w.-]*))?(?::(?P<count>\d
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmHeader:
     """The options of `#SBATCH` lines: text and place by name; the last of repeated options
-    counts."""
+    counts.
+
+    ignored  the first line behind a command
+    """
 
     options: dict[str, tuple[str, Place]]
+    ignored: Place | None = None
 
     def number(self, name: str) -> tuple[int, Place] | None:
         """An option as an integer (`4`, `4-4`)."""
@@ -84,10 +88,16 @@ class SlurmHeader:
 def slurm_header(name: str, text: str) -> SlurmHeader:
     """The header of a script, up to its first command."""
     options: dict[str, tuple[str, Place]] = {}
+    ignored, is_body = None, False
     for number, line in enumerate(without_place_marks(text).split("\n"), 1):
         stripped = line.strip()
-        if stripped and not stripped.startswith("#"):
-            break
+        is_body |= bool(stripped) and not stripped.startswith("#")
+        if is_body:
+            if "<<" in stripped:
+                break  # the header of another script
+            if ignored is None and line.startswith("#SBATCH"):
+                ignored = Place(name, number)
+            continue
         found = _LINE.match(stripped)
         if not found:
             continue
@@ -103,4 +113,4 @@ def slurm_header(name: str, text: str) -> SlurmHeader:
             if not equals and words and not words[0].startswith("-"):
                 value = words.pop(0)
             options[_SHORT.get(option, option)] = (value, Place(name, number))
-    return SlurmHeader(options=options)
+    return SlurmHeader(options=options, ignored=ignored)

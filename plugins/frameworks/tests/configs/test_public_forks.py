@@ -408,3 +408,17 @@ def test_the_stage_of_open_instruct_is_read(tmp_path: Path) -> None:
     words = "--per_device_train_batch_size 1 --learning_rate 1 --output_dir a --deepspeed_stage 3"
     run = read(tmp_path, "a.sh", f"python open_instruct/grpo_fast.py {words} --num_epochs 1\n")
     assert (run.micro_batch, run.zero_stage) == (1, 3)
+
+
+def test_header_lines_behind_a_command_have_no_effect(tmp_path: Path) -> None:
+    command = MEGATRON.format("pretrain_gpt.py")
+    late = f"#!/bin/bash\n#SBATCH --nodes=2\nset -e\n#SBATCH --nodes=4\n{command}"
+    run = read(tmp_path, "a.sh", late)
+    assert (run.nodes, [each.places for each in run.contradictions]) == (2, [("a.sh:4",)])
+    written = f"#!/bin/bash\nset -e\ncat > b.sh <<EOF\n#SBATCH --nodes=4\nEOF\n{command}"
+    assert read(tmp_path, "c.sh", written).contradictions == ()
+
+
+def test_one_rank_of_an_expert_needs_no_note(tmp_path: Path) -> None:
+    text = TITAN.replace("expert_tensor_parallel_degree = 8", "expert_tensor_parallel_degree = 1")
+    assert unused(read(tmp_path, "a.toml", text)) == []
