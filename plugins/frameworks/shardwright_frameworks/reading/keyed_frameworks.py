@@ -31,6 +31,7 @@ from shardwright_frameworks.frameworks import (
     torchtune,
     verl,
 )
+from shardwright_frameworks.frameworks.flavor_source import collect_flavor_of_tree
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place, Word
@@ -144,6 +145,7 @@ def _of_file(
 
 def _collect_torchtitan(source: KeyedSource) -> str:
     torchtitan.collect_torchtitan([torchtitan.values_of_file(source.file)], source.collected)
+    collect_flavor_of_tree(source.folder, source.collected)
     return "torchtitan"
 
 

@@ -27,6 +27,7 @@ from shardwright_frameworks.frameworks import (
     torchtune,
     verl,
 )
+from shardwright_frameworks.frameworks.flavor_source import collect_flavor_of_tree
 from shardwright_frameworks.frameworks.objectives import NOT_COUNTED, report_objective
 from shardwright_frameworks.reading.consistency import collect_devices_of_variables, visible_devices
 from shardwright_frameworks.reading.keyed_frameworks import FRAMEWORKS, KeyedSource
@@ -208,6 +209,7 @@ def _collect_torchtitan(source: LaunchSource) -> str:
         named = (("name", module), ("flavor", flavor))
         overrides = {**{("model", key): (value, place) for key, value in named}, **overrides}
     torchtitan.collect_torchtitan([*given, overrides], collected)
+    collect_flavor_of_tree(source.folder, collected)
     return "torchtitan"
 
 

@@ -422,3 +422,36 @@ def test_header_lines_behind_a_command_have_no_effect(tmp_path: Path) -> None:
 def test_one_rank_of_an_expert_needs_no_note(tmp_path: Path) -> None:
     text = TITAN.replace("expert_tensor_parallel_degree = 8", "expert_tensor_parallel_degree = 1")
     assert unused(read(tmp_path, "a.toml", text)) == []
+
+
+FLAVORS = """llama3_args = {
+    "own": Args(dim=8192, n_layers=32, n_heads=64, n_kv_heads=8, ffn_dim_multiplier=3 / 2,
+                multiple_of=4096, moe_args=MoEArgs(num_experts=4, top_k=2)),
+    "8B": Args(dim=4096, n_layers=32, n_heads=32),
+    "70B": Args(dim=4096, n_layers=32, n_heads=16),
+}
+"""
+
+
+def test_a_flavor_of_the_source_tree_has_its_figures(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    tree = tmp_path / "torchtitan" / "models" / "llama3"
+    (tree / "train_configs").mkdir(parents=True)
+    (tree / "__init__.py").write_text(FLAVORS)
+    run = read(tree / "train_configs", "a.toml", TITAN.replace('"8B"', '"own"'))
+    assert (run.model.num_layers, run.model.ffn_size, run.model.num_kv_heads) == (32, 32768, 8)
+    assert (run.model.num_experts, run.model.figures_of) == (
+        4,
+        "torchtitan/models/llama3/__init__.py",
+    )
+    published = read(tree / "train_configs", "b.toml", TITAN).model
+    assert (published.num_layers, published.vocab_size) == (32, 128256)
+    other = read(tree / "train_configs", "d.toml", TITAN.replace('"8B"', '"70B"')).model
+    assert (other.num_layers, other.num_heads, other.vocab_size) == (32, 16, None)
+    tree.rename(tree.with_name("llama4"))
+    open_ = TITAN.replace('"llama3"', '"llama4"').replace('"8B"', '"70B"')
+    run = read(tree.with_name("llama4") / "train_configs", "a.toml", open_)
+    assert (run.model.num_layers, unresolved(run)) == (32, ["model.flavor"])
+    tree.with_name("llama4").rename(tree)
+    unknown = TITAN.replace('"8B"', '"12B"')
+    assert read(tree / "train_configs", "c.toml", unknown).model.num_layers is None
