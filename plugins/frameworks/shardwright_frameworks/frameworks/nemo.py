@@ -266,7 +266,7 @@ def collect_nemo(
     _collect_sharding(merged, collected)
     methods = [v for path, (v, _) in merged.items() if path[-1:] in _METHODS]
     keep_recomputed_layers(collected, word_of(methods[-1]) if methods else None)
-    _collect_modules(merged, collected)
+    collect_modules(merged, collected)
     collect_memory(merged, collected)
     for path, (value, place) in merged.items():
         if path[-1:] == ("pipeline_model_parallel_layout",):
@@ -307,15 +307,16 @@ def _collect_low_precision(values: Values, collected: Collected) -> None:
         collected.set("precision", kind, place, ".".join(path))
 
 
-def _collect_modules(values: Values, collected: Collected) -> None:
-    """Collect the modules of selective recomputation."""
+def collect_modules(values: Values, collected: Collected) -> None:
+    """Collect the modules of selective recomputation, a list or `[mlp,moe]`."""
     placed = collected.placed.get("recompute")
     for path, (modules, place) in values.items():
         if path[-1] != "recompute_modules":
             continue
         collected.use("recompute_modules", place)
-        if isinstance(modules, list) and placed is not None and placed.value == "selective":
-            names = sorted(map(str, modules))
+        is_selective = placed is not None and placed.value == "selective"
+        if is_selective and isinstance(modules, (list, str)):
+            names = sorted(re.findall(r"\w+", str(modules)))
             if names and names != ["core_attn"]:
                 text = f"selective modules: {','.join(names)}"
                 del collected.placed["recompute"]

@@ -22,7 +22,12 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.automodel import class_of
-from shardwright_frameworks.frameworks.nemo import KEYS, Values, values_of_files
+from shardwright_frameworks.frameworks.nemo import (
+    KEYS,
+    Values,
+    collect_modules,
+    values_of_files,
+)
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place
@@ -208,6 +213,8 @@ def _collect_megatron(given: Values, collected: Collected) -> None:
         collected.set("recompute", kind if on else "none", _place(given, switch), switch)
     if tuple(granularity.split(".")) in given:
         collected.use(granularity, _place(given, granularity))
+    inside = {path: each for path, each in given.items() if path[:2] == ("policy", "megatron_cfg")}
+    collect_modules(inside, collected)
     if truth_of(_value(given, f"{section}.fp8_cfg.enabled")):
         name = f"{section}.fp8_cfg.enabled"
         collected.placed.pop("precision", None)

@@ -26,7 +26,7 @@ from shardwright_frameworks.configs.keyed_values import (
 )
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks.megatron import DEGREES, keep_recomputed_layers
-from shardwright_frameworks.frameworks.nemo import Values
+from shardwright_frameworks.frameworks.nemo import Values, collect_modules
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place
@@ -162,6 +162,7 @@ def collect_verl(
     each = () if launched or "devices" in collected.placed else (("devices_per_node", 8),)
     collected.default(_SOURCE, nodes=1, **dict(each))
     _collect_sharding(given, collected, policy=policy, megatron=megatron)
+    collect_modules({path: each for path, each in own.items() if not _is_other(path)}, collected)
     report_unused(
         [
             (path, value, place)

@@ -455,3 +455,17 @@ def test_a_flavor_of_the_source_tree_has_its_figures(tmp_path: Path) -> None:
     tree.with_name("llama4").rename(tree)
     unknown = TITAN.replace('"8B"', '"12B"')
     assert read(tree / "train_configs", "c.toml", unknown).model.num_layers is None
+
+
+def test_recomputed_modules_of_verl_and_nemo_rl(tmp_path: Path) -> None:
+    section = "actor_rollout_ref.actor.megatron.override_transformer_config"
+    words = f'{section}.recompute_granularity=selective {section}.recompute_modules=["mlp","moe"]'
+    run = read(tmp_path, "a.sh", f"python3 -m verl.trainer.main_ppo {words}\n")
+    assert (run.recompute, unused(run)) == ("selective modules: mlp,moe", [])
+    text = (
+        "policy:\n  model_name: Qwen/Qwen3-30B-A3B\n  megatron_cfg: {enabled: true,\n"
+        "    activation_checkpointing: true, recompute_granularity: selective,\n"
+        "    recompute_modules: [moe, mlp]}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.recompute, unused(run)) == ("selective modules: mlp,moe", [])
