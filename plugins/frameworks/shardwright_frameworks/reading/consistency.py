@@ -63,6 +63,8 @@ def collect_devices_of_variables(variables: Variables, collected: Collected) -> 
     named = {each.option.lstrip("-").replace("-", "_") for each in collected.unresolved}
     if devices is None and world[0] == collected.get("nodes") and "nproc_per_node" in named:
         return  # it counts nodes; the number of devices per node is unknown
+    if devices is None and world[0] == collected.get("devices_per_node"):
+        return  # it counts the devices of a node
     if devices is None:
         collected.set("devices", world[0], world[2], world[1])
     elif world[0] not in (devices, 1, collected.get("nodes"), collected.get("devices_per_node")):

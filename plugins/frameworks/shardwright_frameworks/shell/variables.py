@@ -16,6 +16,7 @@ from shardwright_frameworks.shell.text_marks import (
     unknown_mark,
     unknown_numbers,
     without_place_marks,
+    without_unknowns,
 )
 from shardwright_frameworks.shell.tokens import Reference
 
@@ -205,7 +206,8 @@ def _options_merged(
         texts, written = option
         if not all(texts in each for each in lists):
             first = written[0].plain.partition("=")[0]
-            value = scope.unknown(kind, f"`{' '.join(texts)}`", written[0].place)
+            shown = without_unknowns(" ".join(texts))
+            value = scope.unknown(kind, f"`{shown}`", written[0].place)
             texts, written = (first,), (Word(f"{first}={value}", written[0].place),)
         words.setdefault(texts, written)
     merged = tuple(word for option in words.values() for word in option)

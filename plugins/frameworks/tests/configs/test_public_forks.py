@@ -469,3 +469,13 @@ def test_recomputed_modules_of_verl_and_nemo_rl(tmp_path: Path) -> None:
     )
     run = read(tmp_path, "a.yaml", text)
     assert (run.recompute, unused(run)) == ("selective modules: mlp,moe", [])
+
+
+def test_a_count_of_the_devices_of_a_node_is_not_that_of_all(tmp_path: Path) -> None:
+    command = MEGATRON.format("pretrain_gpt.py").replace("8 ", "$NPROC $R ", 1)
+    script = f'NPROC=4\nif [ "$A" = b ]; then R="--nnodes=$N"; else R="--nnodes=$M"; fi\n{command}'
+    run = read(tmp_path, "a.sh", script)
+    assert (run.devices, run.devices_per_node) == (None, 4)
+    assert unresolved(run) == ["--nnodes"]
+    assert "`--nnodes=` depends on a condition" in run.unresolved[0].why
+    assert read(tmp_path, "b.sh", f"NPROC=4\n{command}").devices == 4
