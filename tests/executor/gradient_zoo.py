@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from tests.executor.module_zoo import Made, Mlp, Stacked, classified, line
+from tests.executor.module_zoo import Mlp, Residual, Stacked, factory, line
 
 
 class Penalised(Stacked):
@@ -23,10 +23,6 @@ class Penalised(Stacked):
             h = layer(h)
         (force,) = torch.autograd.grad(h.square().sum(), first, create_graph=True)
         return self.head(h + force)
-
-
-def penalised() -> Made:
-    return classified(Penalised())
 
 
 class Spectrum(nn.Module):
@@ -53,15 +49,11 @@ class Spectrum(nn.Module):
         return self.head(z.abs())
 
 
-def spectrum() -> Made:
-    return classified(Spectrum())
-
-
 class Settling(Stacked):
     """A layer whose backward is another's: a hook on its output takes gradients (Bai et al.,
     arXiv 1909.01377)."""
 
-    class Fixed(nn.Module):
+    class Layer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner, self.outer = nn.Linear(12, 12), nn.Linear(12, 12)
@@ -82,13 +74,6 @@ class Settling(Stacked):
                 z.register_hook(settled)
             return z
 
-    def __init__(self) -> None:
-        super().__init__(self.Fixed)
-
-
-def settling() -> Made:
-    return classified(Settling())
-
 
 class Transformed(Stacked):
     """Descends a potential, whose layers torch.func differentiates."""
@@ -101,24 +86,6 @@ class Transformed(Stacked):
     def forward(self, x: Tensor) -> Tensor:
         h: Any = self.stem(x)
         return self.head(h - torch.func.grad(self.potential)(h))
-
-
-def transformed() -> Made:
-    return classified(Transformed())
-
-
-class Orthogonal(Stacked):
-    """Layers whose weights are made orthogonal, which asks for their values where it begins."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: parametrizations.orthogonal(nn.Linear(12, 12)))
-
-    def between(self, layer: nn.Module, h: Tensor) -> Tensor:
-        return h + layer(h).tanh()
-
-
-def orthogonal() -> Made:
-    return classified(Orthogonal())
 
 
 class Averaged(Stacked):
@@ -140,10 +107,6 @@ class Averaged(Stacked):
         return self.head(h - other)
 
 
-def averaged() -> Made:
-    return classified(Averaged())
-
-
 class _Clamped(Mlp):
     """A layer that limits a weight of its own to a range narrower than where it starts."""
 
@@ -152,20 +115,12 @@ class _Clamped(Mlp):
         return super().forward(x)
 
 
-def clamped() -> Made:
-    return classified(Stacked(_Clamped))
-
-
 class Clipped(Stacked):
     """The model's code limits the weights of its layers (WGAN, Arjovsky et al., 1701.07875)."""
 
     def between(self, layer: Any, h: Tensor) -> Tensor:
         layer.down.weight.data.clamp_(min=-0.04)
         return layer(h)
-
-
-def clipped() -> Made:
-    return classified(Clipped())
 
 
 class Joined(nn.Module):
@@ -182,5 +137,13 @@ class Joined(nn.Module):
         return self.head(torch.vmap(lambda weight: torch.tanh(h @ weight))(weights).mean(0))
 
 
-def joined() -> Made:
-    return classified(Joined())
+penalised = factory(Penalised)
+spectrum = factory(Spectrum)
+settling = factory(Settling)
+transformed = factory(Transformed)
+# Weights that are made orthogonal, which asks for their values where it begins.
+orthogonal = factory(lambda: Residual(lambda: parametrizations.orthogonal(nn.Linear(12, 12))))
+averaged = factory(Averaged)
+clamped = factory(lambda: Stacked(_Clamped))
+clipped = factory(Clipped)
+joined = factory(Joined)

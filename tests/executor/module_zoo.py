@@ -33,12 +33,14 @@ class Mlp(nn.Module):
 
 
 class Stacked(nn.Module):
-    """Three layers between a stem and a head."""
+    """Layers between a stem and a head: `layer`, otherwise those of the subclass."""
 
-    def __init__(self, layer: Callable[[], nn.Module] = Mlp) -> None:
+    Layer: type[nn.Module] = Mlp
+
+    def __init__(self, layer: Callable[[], nn.Module] | None = None, count: int = 3) -> None:
         super().__init__()
         self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(layer() for _ in range(3))
+        self.layers = nn.ModuleList((layer or self.Layer)() for _ in range(count))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.stem(x)
@@ -51,8 +53,22 @@ class Stacked(nn.Module):
         return layer(h)
 
 
+class Residual(Stacked):
+    """Layers whose outputs are added to their inputs."""
+
+    def between(self, layer: nn.Module, h: Tensor) -> Tensor:
+        return h + layer(h).tanh()
+
+
 def classified(module: nn.Module, inputs: Any = None) -> Made:
     return module, inputs if inputs is not None else (line(4, 6),), CLASSES, nn.CrossEntropyLoss()
+
+
+def factory(
+    make: Callable[[], nn.Module], inputs: Callable[[], Any] | None = None
+) -> Callable[[], Made]:
+    """A factory of the module with its inputs, four classes and their loss."""
+    return lambda: classified(make(), None if inputs is None else inputs())
 
 
 # --- what comes back, and what is given -----------------------------------------------------------
@@ -158,10 +174,6 @@ class Slices(nn.Module):
         return self.head(self.named["first"](h))
 
 
-def slices() -> Made:
-    return classified(Slices())
-
-
 class Looped(nn.Module):
     """The same layers twice, and one layer many times."""
 
@@ -181,10 +193,6 @@ class Looped(nn.Module):
         return self.head(h + state)
 
 
-def looped() -> Made:
-    return classified(Looped())
-
-
 class Dense(nn.Module):
     """Each layer takes what all before it made, as DenseNet's."""
 
@@ -198,10 +206,6 @@ class Dense(nn.Module):
         for layer in self.layers:
             features.append(torch.relu(layer(torch.cat(features, 1))))
         return self.head(torch.cat(features, 1))
-
-
-def dense() -> Made:
-    return classified(Dense())
 
 
 class InPlace(nn.Module):
@@ -219,10 +223,6 @@ class InPlace(nn.Module):
             h *= 0.5
             h += 1
         return self.head(h.relu_())
-
-
-def in_place() -> Made:
-    return classified(InPlace())
 
 
 class Pooled(Stacked):
@@ -243,10 +243,6 @@ class Pooled(Stacked):
         for layer in self.layers:
             h = layer(h + seen)
         return self.head(h)
-
-
-def pooled() -> Made:
-    return classified(Pooled())
 
 
 class Collected(nn.Module):
@@ -277,10 +273,12 @@ class Collected(nn.Module):
         return self.head(torch.stack(self.features).mean(0))
 
 
-def collected() -> Made:
-    return classified(Collected())
-
-
+slices = factory(Slices)
+looped = factory(Looped)
+dense = factory(Dense)
+in_place = factory(InPlace)
+pooled = factory(Pooled)
+collected = factory(Collected)
 FACTORIES: dict[str, str] = {
     name: f"tests.executor.{zoo}:{name}"
     for zoo, names in {

@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from tests.executor.module_zoo import Made, Mlp, Stacked, classified
+from tests.executor.module_zoo import Made, Mlp, Stacked, classified, factory
 
 
 class Masked(Stacked):
@@ -86,26 +86,6 @@ class Cached(Stacked):
         return layer(h)
 
 
-def masked() -> Made:
-    return classified(Masked())
-
-
-def written() -> Made:
-    return classified(Written(), torch.linspace(-1, 1, 96).reshape(4, 4, 6))
-
-
-def scaled() -> Made:
-    return classified(Stacked(_Scaled))
-
-
-def skipping() -> Made:
-    return classified(Skipping())
-
-
-def cached() -> Made:
-    return classified(Cached())
-
-
 class Checking(Stacked):
     """Refuses inputs that are too large; `choosing`, it leaves a layer out for them."""
 
@@ -123,13 +103,8 @@ class Choosing(Checking):
     choosing = True
 
 
-class Hiding(nn.Module):
+class Hiding(Stacked):
     """Of a mask that it is given, the layers run on the rows that it leaves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(Mlp() for _ in range(3))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         h = self.stem(x)
@@ -151,7 +126,7 @@ class Decoding(Stacked):
             return super().forward(x)
 
     def __init__(self) -> None:
-        super().__init__(self.Layer)
+        super().__init__()
         self.config = SimpleNamespace(use_cache=True, residual_dropout=0.5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -162,18 +137,16 @@ class Decoding(Stacked):
         return self.head(h)
 
 
-def decoding() -> Made:
-    return classified(Decoding())
-
-
-def checking() -> Made:
-    return classified(Checking())
-
-
-def choosing() -> Made:
-    return classified(Choosing())
-
-
 def hiding() -> Made:
     mask = (torch.arange(8) % 4 == 0).expand(4, 8)
     return classified(Hiding(), (torch.linspace(-1, 1, 192).reshape(4, 8, 6), mask))
+
+
+masked = factory(Masked)
+written = factory(Written, lambda: torch.linspace(-1, 1, 96).reshape(4, 4, 6))
+scaled = factory(lambda: Stacked(_Scaled))
+skipping = factory(Skipping)
+cached = factory(Cached)
+decoding = factory(Decoding)
+checking = factory(Checking)
+choosing = factory(Choosing)

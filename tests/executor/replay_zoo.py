@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.executor.module_zoo import Made, Mlp, Stacked, classified
+from tests.executor.module_zoo import Made, Mlp, Stacked, classified, factory
 
 
 class Skipped(Stacked):
@@ -17,10 +17,6 @@ class Skipped(Stacked):
 
     def between(self, layer: nn.Module, h: Tensor) -> Tensor:
         return layer(h) if torch.rand([]) < 0.5 else h
-
-
-def skipped() -> Made:
-    return classified(Skipped())
 
 
 class Popping(nn.Module):
@@ -48,10 +44,6 @@ class Popping(nn.Module):
         for layer in self.up:
             h = layer(h, kept)
         return self.head(h)
-
-
-def popping() -> Made:
-    return classified(Popping())
 
 
 class OneEach(nn.Module):
@@ -123,40 +115,20 @@ def asked() -> Made:
 
 
 class Halting(nn.Module):
-    """Layers that ask inside: whether all is finite, and, `ending`, whether to go on."""
+    """A layer that asks inside: whether all is finite, and, `ending`, whether to go on."""
 
-    class Layer(nn.Module):
-        def __init__(self, *, ending: bool) -> None:
-            super().__init__()
-            self.mlp, self.ending = Mlp(), ending
-
-        def forward(self, x: Tensor) -> Tensor:
-            if not (x.abs() < 1e9).all():
-                raise ValueError("x is out of range")
-            for _ in range(3):
-                x = self.mlp(x)
-                if self.ending and not (x > 0).any():
-                    break
-            return x
-
-    def __init__(self, *, ending: bool) -> None:
+    def __init__(self, *, ending: bool = False) -> None:
         super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(self.Layer(ending=ending) for _ in range(2))
+        self.mlp, self.ending = Mlp(), ending
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = layer(h)
-        return self.head(h)
-
-
-def checking() -> Made:
-    return classified(Halting(ending=False))
-
-
-def halting() -> Made:
-    return classified(Halting(ending=True))
+        if not (x.abs() < 1e9).all():
+            raise ValueError("x is out of range")
+        for _ in range(3):
+            x = self.mlp(x)
+            if self.ending and not (x > 0).any():
+                break
+        return x
 
 
 class Borrowing(nn.Module):
@@ -182,11 +154,7 @@ class Borrowing(nn.Module):
         return self.head(h, self.stem)
 
 
-def borrowing() -> Made:
-    return classified(Borrowing())
-
-
-class Recasting(nn.Module):
+class Recasting(Stacked):
     """Routers are kept in fp32 so: the forward moves a layer to the type that it has already."""
 
     class Layer(nn.Module):
@@ -198,37 +166,15 @@ class Recasting(nn.Module):
             self.mlp = self.mlp.to(torch.float32)
             return self.mlp(x.to(torch.float32)).to(x.dtype)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = layer(h)
-        return self.head(h)
-
-
-def recasting() -> Made:
-    return classified(Recasting())
-
 
 class Forwarded(Recasting):
     """The forwards of its layers are called, which no hook sees."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = layer.forward(h)
-        return self.head(h)
+    def between(self, layer: nn.Module, h: Tensor) -> Tensor:
+        return layer.forward(h)
 
 
-def forwarded() -> Made:
-    return classified(Forwarded())
-
-
-class Sharing(nn.Module):
+class Sharing(Stacked):
     """Layers that read what the first left in a dictionary of the model's own kind."""
 
     class Layer(nn.Module):
@@ -239,20 +185,11 @@ class Sharing(nn.Module):
         def forward(self, x: Tensor, shared: UserDict[str, Tensor]) -> Tensor:
             return self.mlp(x) + shared.setdefault("first", x)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(self.Layer() for _ in range(3))
-
     def forward(self, x: Tensor) -> Tensor:
         h, shared = self.stem(x), UserDict[str, Tensor]()
         for layer in self.layers:
             h = layer(h, shared)
         return self.head(h)
-
-
-def sharing() -> Made:
-    return classified(Sharing())
 
 
 class Keeping(Stacked):
@@ -266,17 +203,9 @@ class Keeping(Stacked):
             self.penalty = out.square().mean()
             return out
 
-    def __init__(self) -> None:
-        super().__init__(self.Layer)
-        self.layers = nn.ModuleList(self.Layer() for _ in range(7))
-
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = super().forward(x)
         return scores + sum(layer.penalty for layer in self.layers)
-
-
-def keeping() -> Made:
-    return classified(Keeping())
 
 
 def compiled() -> Made:
@@ -285,3 +214,14 @@ def compiled() -> Made:
     model.layers[0] = torch.compile(model.layers[0])
     model.layers[1].compile()
     return classified(torch.compile(model))
+
+
+skipped = factory(Skipped)
+popping = factory(Popping)
+checking = factory(lambda: Stacked(Halting, 2))
+halting = factory(lambda: Stacked(lambda: Halting(ending=True), 2))
+borrowing = factory(Borrowing)
+recasting = factory(Recasting)
+forwarded = factory(Forwarded)
+sharing = factory(Sharing)
+keeping = factory(lambda: Keeping(count=7))

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
-from tests.executor.module_zoo import CLASSES, Made, Mlp, classified, line
+from tests.executor.module_zoo import CLASSES, Made, Mlp, Residual, Stacked, factory, line
 
 # --- weights --------------------------------------------------------------------------------------
 
@@ -53,23 +54,6 @@ def tied() -> Made:
     return Tied(), (tokens,), tokens, loss
 
 
-class Stacked(nn.Module):
-    """Four layers of one class between two linear ones."""
-
-    Layer: type[nn.Module]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(self.Layer() for _ in range(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = layer(h)
-        return self.head(h)
-
-
 class Queried(Stacked):
     """Layers with learned queries: a product of two weights."""
 
@@ -82,29 +66,16 @@ class Queried(Stacked):
             return torch.tanh(x + self.read(self.queries).sum(0))
 
 
-def queried() -> Made:
-    return classified(Queried())
-
-
-class Tempered(nn.Module):
+class Tempered(Stacked):
     """A single number is worked on before the layers and used behind them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.temperature = nn.Parameter(torch.tensor(0.5))
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(Mlp() for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:
         factor = self.temperature.exp()
-        h = self.stem(x)
-        for layer in self.layers:
-            h = layer(h)
-        return self.head(h) * factor
-
-
-def tempered() -> Made:
-    return classified(Tempered())
+        return super().forward(x) * factor
 
 
 class Reread(nn.Module):
@@ -123,10 +94,6 @@ class Reread(nn.Module):
         nearest = torch.cdist(h, self.codes.weight).argmin(-1)
         h = h + self.codes(nearest)
         return functional.linear(h.mean(1), self.words.weight)
-
-
-def reread() -> Made:
-    return classified(Reread(), (torch.arange(4 * 6).reshape(4, 6) % 32,))
 
 
 class Cubed(torch.autograd.Function):
@@ -153,30 +120,6 @@ class OwnFunction(Stacked):
             h = checkpoint(self.mlp, x, use_reentrant=False)
             h = functional.dropout(self.norm(h), self.dropout, training=self.training)
             return Cubed.apply(h / 4)
-
-
-def own_function() -> Made:
-    return classified(OwnFunction())
-
-
-class Normed(nn.Module):
-    """Spectral norms: buffers that are made from weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        norm = nn.utils.parametrizations.spectral_norm
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(norm(nn.Linear(12, 12)) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = h + layer(h).tanh()
-        return self.head(h)
-
-
-def normed() -> Made:
-    return classified(Normed())
 
 
 class TwoPlayers(nn.Module):
@@ -265,25 +208,12 @@ class SortedExperts(Experts):
         return x + (out * scores.gather(1, chosen[:, None])).view_as(x)
 
 
-class Routed(nn.Module):
-    def __init__(self, experts: type[Experts]) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(6, 12), nn.Linear(12, 4)
-        self.layers = nn.ModuleList(experts() for _ in range(3))
-
+class Routed(Stacked):
     def forward(self, x: Tensor) -> Tensor:
         h = self.stem(x)
         for layer in self.layers:
             h = layer(h)
         return self.head(h.mean(1))
-
-
-def routed() -> Made:
-    return classified(Routed(Experts), (line(4, 8, 6),))
-
-
-def sorted_rows() -> Made:
-    return classified(Routed(SortedExperts), (line(4, 8, 6),))
 
 
 class DeepSupervision(nn.Module):
@@ -356,10 +286,6 @@ class Recurrent(nn.Module):
         return self.head(h[:, -1] + self.bag(tokens))
 
 
-def recurrent() -> Made:
-    return classified(Recurrent(), (torch.arange(4 * 6).reshape(4, 6) % 32,))
-
-
 class Compared(nn.Module):
     """One tower for both inputs, of which each layer is called twice, and one of its layers a third
     time."""
@@ -410,10 +336,6 @@ class Spectral(nn.Module):
         return self.head(h)
 
 
-def spectral() -> Made:
-    return classified(Spectral())
-
-
 class Placed(nn.Module):
     """A constant in fp32 scales what goes between the layers, and is given to them."""
 
@@ -439,5 +361,14 @@ class Placed(nn.Module):
         return self.scores(h.mean(1) * places)
 
 
-def placed() -> Made:
-    return classified(Placed(), (torch.arange(4 * 6).reshape(4, 6) % 32,))
+queried = factory(lambda: Queried(count=4))
+tempered = factory(Tempered)
+reread = factory(Reread, lambda: (torch.arange(4 * 6).reshape(4, 6) % 32,))
+own_function = factory(lambda: OwnFunction(count=4))
+# Spectral norms: buffers that are made from weights.
+normed = factory(lambda: Residual(lambda: parametrizations.spectral_norm(nn.Linear(12, 12))))
+routed = factory(lambda: Routed(Experts), lambda: (line(4, 8, 6),))
+sorted_rows = factory(lambda: Routed(SortedExperts), lambda: (line(4, 8, 6),))
+recurrent = factory(Recurrent, lambda: (torch.arange(4 * 6).reshape(4, 6) % 32,))
+spectral = factory(Spectral)
+placed = factory(Placed, lambda: (torch.arange(4 * 6).reshape(4, 6) % 32,))

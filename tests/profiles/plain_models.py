@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -193,29 +194,13 @@ def _language(model: nn.Module) -> Any:
     return model, (tokens,), tokens.roll(-1, 1), _loss
 
 
+def _of(block: Callable[[], nn.Module], **more: bool) -> Callable[[], Any]:
+    """A factory of a language model of such blocks."""
+    return lambda: _language(Language([block() for _ in range(LAYERS)], **more))
+
+
 def _loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def llama() -> Any:
-    blocks: list[nn.Module] = [LlamaBlock(Gated(WIDTH, 3 * WIDTH)) for _ in range(LAYERS)]
-    return _language(Language(blocks, turns=True))
-
-
-def llama_with_norms() -> Any:
-    """Queries are normalised in each head, by one weight for all of them."""
-    blocks: list[nn.Module] = [LlamaBlock(Gated(WIDTH, 64), norm=True) for _ in range(LAYERS)]
-    return _language(Language(blocks, turns=True))
-
-
-def llama_with_one_key() -> Any:
-    """One head of keys and values: its attention cannot be split."""
-    blocks: list[nn.Module] = [LlamaBlock(Gated(WIDTH, 64), kv_heads=1) for _ in range(LAYERS)]
-    return _language(Language(blocks, turns=True))
-
-
-def mixture() -> Any:
-    return _language(Language([LlamaBlock(Experts()) for _ in range(LAYERS)], turns=True))
 
 
 def many_experts() -> Any:
@@ -238,30 +223,6 @@ def weight_normed() -> Any:
 
     blocks = [nn.Sequential(layer(8, 32), nn.ReLU(), layer(32, 8)) for _ in range(3)]
     return nn.Sequential(*blocks), (torch.zeros(4, 8),)
-
-
-def gpt() -> Any:
-    return _language(Language([GptBlock() for _ in range(LAYERS)], tied=True))
-
-
-def parallel_gpt() -> Any:
-    return _language(Language([GptBlock(parallel=True) for _ in range(LAYERS)]))
-
-
-def one_matrix() -> Any:
-    return _language(Language([OneMatrix() for _ in range(LAYERS)]))
-
-
-def torch_encoder() -> Any:
-    """nn.TransformerEncoderLayer: attention in one function, which no rule of ours reaches into."""
-    return _language(
-        Language(
-            [
-                nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True, norm_first=True)
-                for _ in range(LAYERS)
-            ]
-        )
-    )
 
 
 def convolutions() -> Any:
@@ -296,14 +257,6 @@ class Asked(nn.Module):
         return x + self.down(F.relu(self.up(x)).square())
 
 
-def asked() -> Any:
-    return _language(Language([Asked(False) for _ in range(LAYERS)]))
-
-
-def asked_with_norm() -> Any:
-    return _language(Language([Asked(True) for _ in range(LAYERS)]))
-
-
 class Biased(nn.Module):
     """Attention whose scores get a bias of every head, which no rank has a share of."""
 
@@ -318,10 +271,6 @@ class Biased(nn.Module):
         scores = qkv[0] @ qkv[1].transpose(-1, -2) + self.bias[:, :length, :length]
         y = scores.softmax(-1) @ qkv[2]
         return x + self.out(y.transpose(1, 2).reshape(batch, length, width))
-
-
-def biased() -> Any:
-    return _language(Language([Biased() for _ in range(LAYERS)]))
 
 
 def in_place_and_shared() -> Any:
@@ -423,3 +372,21 @@ class Masked(nn.Module):
 
 def masked() -> Any:
     return Masked(), (torch.randn(4, 8, WIDTH), torch.ones(4, 8, dtype=torch.long))
+
+
+llama = _of(lambda: LlamaBlock(Gated(WIDTH, 3 * WIDTH)), turns=True)
+# Queries are normalised in each head, by one weight for all of them.
+llama_with_norms = _of(lambda: LlamaBlock(Gated(WIDTH, 64), norm=True), turns=True)
+# One head of keys and values: its attention cannot be split.
+llama_with_one_key = _of(lambda: LlamaBlock(Gated(WIDTH, 64), kv_heads=1), turns=True)
+mixture = _of(lambda: LlamaBlock(Experts()), turns=True)
+gpt = _of(GptBlock, tied=True)
+parallel_gpt = _of(lambda: GptBlock(parallel=True))
+one_matrix = _of(OneMatrix)
+# Attention in one function, which no rule of ours reaches into.
+torch_encoder = _of(
+    lambda: nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True, norm_first=True)
+)
+asked = _of(lambda: Asked(False))
+asked_with_norm = _of(lambda: Asked(True))
+biased = _of(Biased)

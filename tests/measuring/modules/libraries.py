@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,37 +46,12 @@ def _timm(name: str, samples: int, pixels: int, **keywords: Any) -> Made:
     return _classifier(net, samples, pixels)
 
 
-def resnet18() -> Made:
-    return _torchvision("resnet18", 4, 96)
-
-
-def shufflenet() -> Made:
-    return _torchvision("shufflenet_v2_x0_5", 8, 96)
-
-
-def squeezenet() -> Made:
-    return _torchvision("squeezenet1_1", 4, 96)
-
-
-def mobilenet() -> Made:
-    return _torchvision("mobilenet_v3_small", 8, 96)
-
-
-def mnasnet() -> Made:
-    return _torchvision("mnasnet0_5", 8, 96)
-
-
-def convnext() -> Made:
-    return _timm("convnext_atto", 4, 96)
-
-
-def vision_transformer() -> Made:
-    return _timm("vit_tiny_patch16_224", 4, 96, img_size=96)
-
-
-def efficientnet() -> Made:
-    return _timm("efficientnet_b0", 4, 96)
-
-
-def repvgg() -> Made:
-    return _timm("repvgg_a0", 4, 64)
+resnet18 = partial(_torchvision, "resnet18", 4, 96)
+shufflenet = partial(_torchvision, "shufflenet_v2_x0_5", 8, 96)
+squeezenet = partial(_torchvision, "squeezenet1_1", 4, 96)
+mobilenet = partial(_torchvision, "mobilenet_v3_small", 8, 96)
+mnasnet = partial(_torchvision, "mnasnet0_5", 8, 96)
+convnext = partial(_timm, "convnext_atto", 4, 96)
+vision_transformer = partial(_timm, "vit_tiny_patch16_224", 4, 96, img_size=96)
+efficientnet = partial(_timm, "efficientnet_b0", 4, 96)
+repvgg = partial(_timm, "repvgg_a0", 4, 64)
