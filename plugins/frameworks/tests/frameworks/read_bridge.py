@@ -8,7 +8,6 @@ alone (Transformer Engine and others) are empty modules here: no kernel is asked
 
 import importlib.abc
 import importlib.machinery
-import json
 import logging
 import sys
 import types
@@ -16,6 +15,8 @@ import typing
 import warnings
 from pathlib import Path
 from unittest.mock import MagicMock
+
+from answers import answer_cases
 
 warnings.simplefilter("ignore")
 if not hasattr(typing, "override"):  # Python 3.11
@@ -85,18 +86,5 @@ def read(folder):
     }
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as stream:
-        cases = json.load(stream)
-    out, sys.stdout = sys.stdout, sys.stderr
-    answers = {"version": getattr(megatron.bridge, "__version__", "")}
-    for name, folder in cases.items():
-        try:
-            answers[name] = read(folder)
-        except (Exception, SystemExit) as error:
-            answers[name] = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(answers, out)
-
-
 if __name__ == "__main__":
-    main()
+    answer_cases(read, version=getattr(megatron.bridge, "__version__", ""))

@@ -7,7 +7,6 @@ CASES.json maps a name to {"target", "folder", "replicas", "command"}; the answe
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import accelerate
@@ -15,6 +14,7 @@ import deepspeed
 import transformers
 from accelerate.commands import launch
 from accelerate.utils.launch import prepare_multi_gpu_env
+from answers import answer_cases
 from deepspeed.runtime import config as ds
 from transformers import AutoConfig, HfArgumentParser, TrainingArguments
 
@@ -80,23 +80,15 @@ ds.dist.get_rank = lambda *_: 0  # of no process group
 READERS = {"accelerate": read_accelerate, "deepspeed": read_deepspeed, "hf-trainer": read_trainer}
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as stream:
-        cases = json.load(stream)
-    out, sys.stdout = sys.stdout, sys.stderr
-    answers = {
-        "versions": [accelerate.__version__, deepspeed.__version__, transformers.__version__]
-    }
-    for name, case in cases.items():
-        os.chdir(case["folder"])
-        try:
-            answers[name] = READERS[case["target"]](case)
-            if Path("config.json").is_file():
-                answers[name]["model_type"] = AutoConfig.from_pretrained(".").model_type
-        except (Exception, SystemExit) as error:
-            answers[name] = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(answers, out)
+def read(case):
+    os.chdir(case["folder"])
+    found = READERS[case["target"]](case)
+    if Path("config.json").is_file():
+        found["model_type"] = AutoConfig.from_pretrained(".").model_type
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    answer_cases(
+        read, versions=[accelerate.__version__, deepspeed.__version__, transformers.__version__]
+    )

@@ -5,10 +5,10 @@
 CASES.json maps a name to {"arguments": [...], "slices": N}; the answer is JSON on stdout.
 """
 
-import json
 import os
-import sys
 from pathlib import Path
+
+from answers import answer_cases
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=64"
@@ -39,18 +39,5 @@ def read(case):
     return {key: getattr(found, key, None) for key in KEYS}
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as stream:
-        cases = json.load(stream)
-    out, sys.stdout = sys.stdout, sys.stderr
-    answers = {"version": maxtext.__version__}
-    for name, case in cases.items():
-        try:
-            answers[name] = read(case)
-        except (Exception, SystemExit) as error:
-            answers[name] = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(answers, out, default=str)
-
-
 if __name__ == "__main__":
-    main()
+    answer_cases(read, version=maxtext.__version__)

@@ -6,11 +6,11 @@ CASES.json maps a name to {"arguments", "environment", "world_size"}; the answer
 """
 
 import argparse
-import json
 import os
-import sys
 import typing
 import warnings
+
+from answers import answer_cases
 
 warnings.simplefilter("ignore")
 if not hasattr(typing, "override"):  # Python 3.11
@@ -60,19 +60,5 @@ def read(case):
     }
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as stream:
-        cases = json.load(stream)
-    out, sys.stdout = sys.stdout, sys.stderr
-    answers = {}
-    for name, case in cases.items():
-        try:
-            answers[name] = read(case)
-        except (Exception, SystemExit) as error:
-            answers[name] = {"error": f"{type(error).__name__}: {error}"}
-    answers["version"] = megatron.core.__version__
-    json.dump(answers, out)
-
-
 if __name__ == "__main__":
-    main()
+    answer_cases(read, version=megatron.core.__version__)

@@ -7,12 +7,12 @@ CASES.json maps a name to its folder; the answer is JSON on stdout.
 """
 
 import importlib
-import json
 import os
 import sys
 
 import torch
 import torchtitan
+from answers import answer_cases
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchtitan.config import ConfigManager
@@ -88,18 +88,5 @@ def split(config, model, figures):
     }
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as stream:
-        cases = json.load(stream)
-    out, sys.stdout = sys.stdout, sys.stderr
-    answers = {"version": torchtitan.__version__}
-    for name, folder in cases.items():
-        try:
-            answers[name] = read(folder)
-        except (Exception, SystemExit) as error:
-            answers[name] = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(answers, out)
-
-
 if __name__ == "__main__":
-    main()
+    answer_cases(read, version=torchtitan.__version__)

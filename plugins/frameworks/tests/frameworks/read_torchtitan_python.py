@@ -6,12 +6,12 @@ model is built on shapes.
 CASES.json maps a name to its folder; the answer is JSON on stdout.
 """
 
-import json
 import os
 import sys
 
 import torch
 import torchtitan
+from answers import answer_cases
 from torchtitan.config import ConfigManager
 
 
@@ -50,18 +50,5 @@ def read(folder):
     }
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as stream:
-        cases = json.load(stream)
-    out, sys.stdout = sys.stdout, sys.stderr
-    answers = {"version": torchtitan.__version__}
-    for name, folder in cases.items():
-        try:
-            answers[name] = read(folder)
-        except (Exception, SystemExit) as error:
-            answers[name] = {"error": f"{type(error).__name__}: {error}"}
-    json.dump(answers, out)
-
-
 if __name__ == "__main__":
-    main()
+    answer_cases(read, version=torchtitan.__version__)
