@@ -22,24 +22,24 @@ class ComparedRun:
     @property
     def step_time_error(self) -> float | None:
         """Signed relative error of the step time; positive means predicted too slow."""
-        return _error(self.predicted.step_time_s, self.measured.step_time_s)
+        return relative_error(self.predicted.step_time_s, self.measured.step_time_s)
 
     @property
     def memory_error(self) -> float | None:
         """Signed relative error of the peak memory; positive means predicted too much."""
-        return _error(self.predicted.peak_memory_gib, self.measured.peak_memory_gib)
+        return relative_error(self.predicted.peak_memory_gib, self.measured.peak_memory_gib)
 
     @property
     def step_time_inside(self) -> bool:
         """Whether the measured step time is in the predicted interval; False without one."""
         made = self.predicted
-        return _inside(self.measured.step_time_s, made.step_time_low_s, made.step_time_high_s)
+        return is_inside(self.measured.step_time_s, made.step_time_low_s, made.step_time_high_s)
 
     @property
     def memory_inside(self) -> bool:
         """Whether the measured peak is in the predicted interval; False without one."""
         made = self.predicted
-        return _inside(
+        return is_inside(
             self.measured.peak_memory_gib, made.peak_memory_low_gib, made.peak_memory_high_gib
         )
 
@@ -79,13 +79,15 @@ def compare_runs(
     )
 
 
-def _error(predicted: float | None, measured: float | None) -> float | None:
+def relative_error(predicted: float | None, measured: float | None) -> float | None:
+    """`predicted / measured - 1`; None if either is missing."""
     if predicted is None or measured is None or not measured > 0.0:
         return None
     return predicted / measured - 1.0
 
 
-def _inside(value: float | None, low: float | None, high: float | None) -> bool:
+def is_inside(value: float | None, low: float | None, high: float | None) -> bool:
+    """Whether a measurement is in an interval; False if either is missing."""
     if value is None or low is None or high is None:
         return False
     return low <= value <= high

@@ -98,11 +98,11 @@ def _cells(errors: ModuleErrors) -> tuple[str, ...]:
     return (
         cell(errors.name),
         str(errors.rows),
-        str(errors.predicted),
-        percent(errors.median),
-        percent(errors.mean),
+        str(errors.step.count),
+        percent(errors.step.median_absolute),
+        percent(errors.step.mean_absolute),
         percent(errors.bias, signed=True),
-        percent(errors.inside),
+        percent(errors.step.interval_coverage),
         f"{percent(errors.memory)} ({errors.memory_rows})" if errors.memory_rows else "-",
         f"{percent(errors.fits_right)} ({errors.fits_rows})" if errors.fits_rows else "-",
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from evidence.compared import is_inside, relative_error
+from evidence.statistics import ErrorSummary, share, summarise
 from shardwright.commands.tables.predict_runs import OK, PredictedRun
 from shardwright.runs.module_table import MeasuredModule
 
@@ -24,19 +26,18 @@ class ComparedModule:
     @property
     def error(self) -> float | None:
         """Relative error of the step time, None where either is missing."""
-        return _error(self.predicted.step_time_s, self.measured.step_time_s)
+        return relative_error(self.predicted.step_time_s, self.measured.step_time_s)
 
     @property
     def memory_error(self) -> float | None:
         """Relative error of the peak, None where either is missing."""
-        return _error(self.predicted.peak_memory_gib, self.measured.peak_memory_gib)
+        return relative_error(self.predicted.peak_memory_gib, self.measured.peak_memory_gib)
 
     @property
     def inside(self) -> bool:
         """Whether the measured step lies in the predicted interval."""
-        low, high = self.predicted.step_time_low_s, self.predicted.step_time_high_s
-        step_s = self.measured.step_time_s
-        return low is not None and high is not None and step_s is not None and low <= step_s <= high
+        made = self.predicted
+        return is_inside(self.measured.step_time_s, made.step_time_low_s, made.step_time_high_s)
 
     @property
     def fits_right(self) -> bool | None:
@@ -50,18 +51,14 @@ class ComparedModule:
 class ModuleErrors:
     """Of one group of rows; nan where nothing was measured.
 
-    rows, predicted   all of them, and those with a prediction and a measured step
-    inside            share in the 90 % interval;  bias  median signed error
+    step    errors of the step time;  bias  their median
     memory, fits_right   rows with a figure, and their median error or share that is right
     """
 
     name: str
     rows: int
-    predicted: int
-    median: float
-    mean: float
+    step: ErrorSummary
     bias: float
-    inside: float
     memory_rows: int
     memory: float
     fits_rows: int
@@ -70,22 +67,19 @@ class ModuleErrors:
 
 def module_errors(name: str, rows: Sequence[ComparedModule]) -> ModuleErrors:
     """The errors of a group."""
-    known = [row for row in rows if row.error is not None]
-    errors = [row.error for row in known if row.error is not None]
+    known = [(row.error, row.inside) for row in rows if row.error is not None]
+    errors = [error for error, _ in known]
     memory = [abs(row.memory_error) for row in rows if row.memory_error is not None]
     fits = [row.fits_right for row in rows if row.fits_right is not None]
     return ModuleErrors(
         name=name,
         rows=len(rows),
-        predicted=len(known),
-        median=_median([abs(error) for error in errors]),
-        mean=_mean([abs(error) for error in errors]),
+        step=summarise(errors, [inside for _, inside in known]),
         bias=_median(errors),
-        inside=_mean([row.inside for row in known]),
         memory_rows=len(memory),
         memory=_median(memory),
         fits_rows=len(fits),
-        fits_right=_mean(fits),
+        fits_right=share(fits),
     )
 
 
@@ -101,20 +95,9 @@ def by_group(
 
 def unpredicted(rows: Sequence[ComparedModule]) -> tuple[tuple[str, int], ...]:
     """Why rows have no prediction, and how many each."""
-    found: dict[str, int] = {}
-    for row in rows:
-        if row.predicted.status != OK:
-            found[row.predicted.status] = found.get(row.predicted.status, 0) + 1
+    found = Counter(row.predicted.status for row in rows if row.predicted.status != OK)
     return tuple(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _error(predicted: float | None, measured: float | None) -> float | None:
-    return predicted / measured - 1 if predicted is not None and measured else None
-
-
 def _median(values: Sequence[float]) -> float:
-    return float(np.median(values)) if values else math.nan
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
+    return statistics.median(values) if values else math.nan

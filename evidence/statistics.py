@@ -62,7 +62,7 @@ def summarise(errors: Sequence[float], inside: Sequence[bool]) -> ErrorSummary:
         mean_absolute=float(absolute.mean()),
         median_absolute=float(np.median(absolute)),
         bias=float(signed.mean()),
-        interval_coverage=float(np.mean(np.asarray(inside, dtype=bool))),
+        interval_coverage=share(inside),
     )
 
 
@@ -71,7 +71,7 @@ def accuracy(rows: Sequence[ComparedRun]) -> Accuracy:
     return Accuracy(
         rows=len(rows),
         measured=sum(row.measured.step_time_s is not None for row in rows),
-        predicted_share=_share([row.supported for row in rows]),
+        predicted_share=share([row.supported for row in rows]),
         step_time=step_time_summary(rows),
         memory=memory_summary(rows),
         rank_correlation=rank_correlation(rows),
@@ -141,5 +141,6 @@ def _workload(row: ComparedRun) -> Hashable:
     return run.source, run.model, run.num_devices, run.seq_len, run.global_batch
 
 
-def _share(claims: Sequence[bool]) -> float:
+def share(claims: Sequence[bool]) -> float:
+    """Share of true claims; nan without any."""
     return sum(claims) / len(claims) if claims else math.nan
