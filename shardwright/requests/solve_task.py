@@ -175,8 +175,7 @@ def key_of(task: Task | LayoutTask, traced: TracedModel | None = None) -> str:
 
 def job_of(task: Task | LayoutTask) -> Job:
     """The task as text for a worker."""
-    text = to_line(task)
-    return Job(key=key_of(task), text=text, kin=_kin_of(task))
+    return Job(key=key_of(task), text=to_line(task), kin=_kin_of(task))
 
 
 def _kin_of(task: Task | LayoutTask) -> str:

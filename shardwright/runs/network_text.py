@@ -130,8 +130,7 @@ def _of_kind(
 
 
 def _noting_management(usual: NodeNetwork, text: str) -> NodeNetwork:
-    source = f"{text!r} is taken as its management network; {usual.source}"
-    return replace(usual, source=source)
+    return replace(usual, source=f"{text!r} is taken as its management network; {usual.source}")
 
 
 def _host_devices(device: str, devices_per_node: int) -> int:

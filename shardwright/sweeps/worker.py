@@ -50,12 +50,11 @@ def sizing_job(request: SizeRequest) -> Job:
         left_out=request.left_out,
         version=code_and_data_version(),
     )
-    text = to_line(task)
     question = request.question
     devices = " ".join(choice.device for choice in question.choices)
     stacks = " ".join(stack.name for stack in question.stacks)
     kin = f"{question.name} {devices} {stacks} {question.seq_len}"
-    return Job(key=content_hash(task), text=text, kin=kin)
+    return Job(key=content_hash(task), text=to_line(task), kin=kin)
 
 
 def answer_text(text: str) -> str:

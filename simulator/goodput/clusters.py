@@ -124,14 +124,13 @@ def draw_clusters(
     def spread(factor: float) -> Array:
         return np.asarray(factor ** (rng.standard_normal(draws) / HALF_90))
 
-    failure_rate = rate * spread(inputs.failure_spread)
     recovery = spread(inputs.recovery_spread)
     storage = spread(inputs.storage_spread)
     slow = inputs.slow_devices * devices * spread(inputs.slow_spread)
     return Clusters(
         inputs=inputs,
         every_s=every_s,
-        failure_rate=failure_rate,
+        failure_rate=rate * spread(inputs.failure_spread),
         spot_rate=spot,
         recovery_s=(inputs.detection_s + inputs.restart_s) * recovery,
         save_s=save_s * storage,

@@ -187,9 +187,8 @@ def reliability(
     >>> round(h100s.between_failures_s.value / 3600, 1)  # hours
     2.4
     """
-    rng = np.random.default_rng(0)
     clusters = draw_clusters(
-        num_parameters, num_devices, device_name, inputs, draws=_DRAWS, rng=rng
+        num_parameters, num_devices, device_name, inputs, draws=_DRAWS, rng=np.random.default_rng(0)
     )
     time = expected(clusters)
     return Reliability(

@@ -172,8 +172,7 @@ def step_of(replicas: Sequence[PricedReplica], parts: Sequence[Tail], end: str) 
         over_s = [_sums(*rows) for rows in zip(ends_s, tails_s, strict=True)]
     step_s = max(map(max, over_s))
     last = next(number for number, row in enumerate(over_s) if step_s in row)
-    rank = over_s[last].index(step_s)
-    return Step(step_s=step_s, replica=last, rank=rank, exchange_s=exchange_s)
+    return Step(step_s=step_s, replica=last, rank=over_s[last].index(step_s), exchange_s=exchange_s)
 
 
 def _sums(first: Sequence[float], second: Sequence[float], sign: int = 1) -> list[float]:

@@ -159,9 +159,8 @@ def _host_update(elements: float, group: DataGroup) -> Cost:
     """The cost of an optimizer in host memory on a shard of `elements`, including constant work."""
     host = host_of(group.device.name)
     sums = group.num_microbatches if group.gathers and not group.pipelined else 0
-    copies = (not group.gathers) + (not sums)
     traffic = group.stack.optimizer_traffic_bytes.of(group.workload.optimizer)
-    seconds = shard_step_s(host, elements, traffic=traffic, copies=copies)
+    seconds = shard_step_s(host, elements, traffic=traffic, copies=(not group.gathers) + (not sums))
     seconds += max(0, sums - 1) * shard_sum_s(host, elements)
     fixed = update_cost(0.0, 0, group.stack.software, group.device).value
     return Cost(

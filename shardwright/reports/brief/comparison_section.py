@@ -14,11 +14,10 @@ from shardwright.reports.terminal import price_note
 def comparison_section(comparison: Comparison) -> Section:
     """Predicted and measured values, row by row."""
     cpu = (">CPU time", ">error") if comparison.has_cpu_times else ()
-    heads = ("", ">predicted", ">measured", ">error", *cpu)
     rows = tuple(_cells(row, comparison) for row in comparison.rows)
     return Section(
         title=f"{comparison.model} on {comparison.cluster}: predicted and measured",
-        tables=(Table(heads=heads, rows=rows),),
+        tables=(Table(heads=("", ">predicted", ">measured", ">error", *cpu), rows=rows),),
         note=verdict(comparison),
     )
 

@@ -162,8 +162,7 @@ def _trade_offs(data: Mapping[str, Any]) -> Table | None:
         )
         for one in points
     )
-    heads = ("device", ">devices", ">time", ">cost", ">energy", "layout")
-    return Table(heads=heads, rows=rows)
+    return Table(heads=("device", ">devices", ">time", ">cost", ">energy", "layout"), rows=rows)
 
 
 def _published(data: Mapping[str, Any]) -> str:
@@ -344,7 +343,6 @@ def _compute(data: Mapping[str, Any]) -> Section | None:
     if not data.get("flop"):
         return None
     law = data.get("scaling_law")
-    heads = ("threshold", ">FLOP", "this run", "state", "source")
     rows = tuple(
         (
             one["name"],
@@ -357,7 +355,7 @@ def _compute(data: Mapping[str, Any]) -> Section | None:
     )
     return Section(
         title=f"Compute: {data['flop']:.2e} FLOP",
-        tables=(Table(heads=heads, rows=rows),),
+        tables=(Table(heads=("threshold", ">FLOP", "this run", "state", "source"), rows=rows),),
         note=f"Method: {data['flop_method']}." + (f" Scaling law: {law}." if law else ""),
     )
 

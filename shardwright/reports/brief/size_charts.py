@@ -177,9 +177,8 @@ def waterfall(data: Mapping[str, Any]) -> BarChart | None:
         return None
     bars, at = [], 0.0
     for name, part in cost_parts(data):
-        colour = _colour(name)
         words = f"{format_usd(part)} ({format_percent(part / data['usd'])})"
-        bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=colour))
+        bars.append(Bar(name=name, low=at, high=at + part, words=words, colour=_colour(name)))
         at += part
     bars.append(Bar(name="total", low=0.0, high=data["usd"], words=with_range(data, "usd")))
     return BarChart(

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwright_frameworks.exports.targets.megatron_settings import megatron_settings
-from shardwright_frameworks.exports.values.exported import Exported, ExportedFile, Unexpressed
+from shardwright_frameworks.exports.values.exported import Exported, ExportedFile
+from shardwright_frameworks.exports.values.options import nearest
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
 from shardwright_frameworks.exports.values.yaml_text import yaml_text
 
@@ -68,8 +69,9 @@ def export_megatron_bridge(planned: PlannedRun) -> Exported:
     }
     if "ckpt_format" in settings.parallelism:
         overrides["checkpoint"] = {"ckpt_format": settings.parallelism["ckpt_format"]}
-    precision = _PRECISIONS.get(run.precision, _PRECISIONS["bf16"])
-    overrides["mixed_precision"] = {"": precision}
+    why = "megatron-bridge names no recipe of precision in fp32"
+    precision, low = nearest("precision", run.precision, {"fp32": "bf16"}, why)
+    overrides["mixed_precision"] = {"": _PRECISIONS.get(precision, _PRECISIONS["bf16"])}
     recipe = _RECIPES.get(planned.model, "")
     shown = {section: value.get("", value) for section, value in overrides.items()}
     return Exported(
@@ -82,7 +84,7 @@ def export_megatron_bridge(planned: PlannedRun) -> Exported:
             *_words(overrides),
         ),
         files=(ExportedFile(path="overrides.yaml", text=yaml_text(shown)),),
-        unexpressed=(*settings.unexpressed, *_fp32(run.precision)),
+        unexpressed=(*settings.unexpressed, *low),
         needs=("Megatron-Bridge 0.5 or later (BRIDGE_PATH) on every node",),
         fill_in=(
             "--dataset mock stands for yours",
@@ -156,21 +158,6 @@ def _optimizer(parallelism: Mapping[str, Any], training: Mapping[str, Any]) -> d
     if training.get("use_precision_aware_optimizer"):
         found["use_precision_aware_optimizer"] = True
     return found
-
-
-def _fp32(precision: str) -> tuple[Unexpressed, ...]:
-    """The gap of a plan in fp32: all precision recipes are mixed."""
-    if precision != "fp32":
-        return ()
-    return (
-        Unexpressed(
-            option="precision",
-            planned="fp32",
-            written="bf16",
-            why="megatron-bridge names no recipe of precision in fp32",
-            change={"precision": "bf16"},
-        ),
-    )
 
 
 def _words(overrides: Mapping[str, Mapping[str, object]]) -> list[str]:
