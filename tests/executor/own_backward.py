@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.executor.module_zoo import Made, Stacked, classified
+from tests.executor.module_zoo import Stacked, factory
 from tests.executor.weight_zoo import Cubed
 
 
@@ -56,17 +56,4 @@ class Detached(Stacked):
         return _Run.apply(layer, h)
 
 
-def function() -> Made:
-    return classified(Function())
-
-
-def reentrant() -> Made:
-    return classified(Reentrant())
-
-
-def kept() -> Made:
-    return classified(Kept())
-
-
-def detached() -> Made:
-    return classified(Detached())
+function, reentrant, kept, detached = map(factory, (Function, Reentrant, Kept, Detached))

@@ -204,24 +204,13 @@ class Chosen(nn.Module):
         return out
 
 
-def spectral() -> tuple[nn.Module, Tensor]:
-    return Spectral(), torch.randn(4, 8)
+def _made(make: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Tensor]]:
+    return lambda: (make(), torch.randn(4, 8))
 
 
-def undecided() -> tuple[nn.Module, Tensor]:
-    return Undecided(), torch.randn(4, 8)
-
-
-def chosen() -> tuple[nn.Module, Tensor]:
-    return Chosen(), torch.randn(4, 8)
-
-
-def untrained() -> tuple[nn.Module, Tensor]:
-    return nn.Linear(8, 8).requires_grad_(False), torch.randn(4, 8)
-
-
-def unsized() -> tuple[nn.Module, Tensor]:
-    return nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 8)), torch.randn(4, 8)
+spectral, undecided, chosen = map(_made, (Spectral, Undecided, Chosen))
+untrained = _made(lambda: nn.Linear(8, 8).requires_grad_(False))
+unsized = _made(lambda: nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 8)))
 
 
 def scripted() -> tuple[nn.Module, Tensor]:
