@@ -14,6 +14,7 @@ from typing import Any
 from profiles.document import read_document, to_json, write_text
 from profiles.errors import InputError
 from shardwright.requests.imported_file import IMPORTED_SCHEMA
+from shardwright_frameworks.plain_values import plain_values
 
 Value = int | float | bool | str | None
 
@@ -196,17 +197,7 @@ def need_possible(run: ImportedRun, path: str) -> None:
 
 def imported_json(run: ImportedRun) -> dict[str, Any]:
     """The run as plain values, with null for values that the files do not have."""
-    return {"schema": IMPORTED_SCHEMA, **_plain(run)}
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "__dataclass_fields__"):
-        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
+    return {"schema": IMPORTED_SCHEMA, **plain_values(run)}
 
 
 def write_imported(path: str | Path, run: ImportedRun) -> None:

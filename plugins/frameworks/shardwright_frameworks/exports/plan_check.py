@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from profiles.document import encode
 from shardwright_frameworks.exports.agreement import AXES
 from shardwright_frameworks.exports.cost_of_gaps import CostOfGaps
 from shardwright_frameworks.exports.values.planned_run import PlannedRun
-from simulator.values.prediction import Interval
 
 PLAN_CHECK_SCHEMA = "shardwright/plan-check@1"
 STEPS, WARM_UP = 20, 5
@@ -30,12 +30,12 @@ def plan_check(planned: PlannedRun, target: str, costs: CostOfGaps) -> dict[str,
         "warm_up_steps": WARM_UP,
         "world_size": planned.run.degrees.num_devices,
         "degrees": {axis: getattr(run.degrees, axis) for axis in AXES},
-        "step_time_s": _interval(figures.step_time_s.scaled(factor)),
-        "tokens_per_s": _interval(figures.per_s.scaled(1.0 / factor)),
-        "tokens_per_s_per_device": _interval(
+        "step_time_s": encode(figures.step_time_s.scaled(factor)),
+        "tokens_per_s": encode(figures.per_s.scaled(1.0 / factor)),
+        "tokens_per_s_per_device": encode(
             figures.per_s.scaled(1.0 / factor / planned.run.degrees.num_devices)
         ),
-        "mfu": _interval(figures.mfu.scaled(1.0 / factor)),
+        "mfu": encode(figures.mfu.scaled(1.0 / factor)),
         "peak_memory_bytes": {
             "fullest_rank": figures.peak.value + more,
             "low": figures.peak.low + more,
@@ -45,7 +45,3 @@ def plan_check(planned: PlannedRun, target: str, costs: CostOfGaps) -> dict[str,
         "interval": "90 %: one run in ten lies outside",
         "changed_by_what_is_not_expressed": factor != 1.0 or bool(more),
     }
-
-
-def _interval(found: Interval) -> dict[str, float]:
-    return {"value": found.value, "low": found.low, "high": found.high}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwright_frameworks.plain_values import plain_values
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpread:
@@ -106,55 +108,14 @@ class TrainingLog:
     notes: tuple[str, ...] = ()
 
 
+_KEYS = {
+    "path": "file",
+    "from_": "read_from",
+    "tflop_per_s": "tflop_per_s_per_device",
+    "parts": "parts_s",
+}
+
+
 def log_data(log: TrainingLog) -> dict[str, Any]:
     """The log as plain values for JSON: every key is present, `null` if unknown."""
-    spread = log.spread
-    return {
-        "file": log.path,
-        "framework": log.framework,
-        "steady_step_time_s": log.steady_step_time_s,
-        "recent_step_time_s": log.recent_step_time_s,
-        "steady_lines": log.steady_lines,
-        "steady_share": log.steady_share,
-        "read_from": log.from_ or None,
-        "steps": log.steps,
-        "restarts": log.restarts,
-        "stalls": log.stalls,
-        "pauses": log.pauses,
-        "resumed": log.resumed,
-        "tokens_per_s": log.tokens_per_s,
-        "tokens_per_s_of": log.tokens_per_s_of,
-        "memory": None
-        if log.memory is None
-        else {"peak_gib": log.memory.peak_gib, "kind": log.memory.kind},
-        "loss": log.loss,
-        "first_loss": log.first_loss,
-        "tflop_per_s_per_device": log.tflop_per_s,
-        "spread": {
-            "p10_s": spread.p10_s,
-            "median_s": spread.median_s,
-            "p90_s": spread.p90_s,
-            "drift": spread.drift,
-        },
-        "warm_up_steps": log.warm_up_steps,
-        "global_batch": log.global_batch,
-        "seq_len": log.seq_len,
-        "devices": log.devices,
-        "truncated": log.truncated,
-        "ended": log.ended,
-        "attempts": [
-            {
-                "first_step": each.first_step,
-                "last_step": each.last_step,
-                "resumed": each.resumed,
-                "steady_step_time_s": each.steady_step_time_s,
-            }
-            for each in log.attempts
-        ],
-        "slow_ranks": [
-            {"rank": each.rank, "over_median": each.over_median} for each in log.slow_ranks
-        ],
-        "parts_s": dict(log.parts),
-        "not_steady_s": dict(log.not_steady_s),
-        "notes": list(log.notes),
-    }
+    return {**plain_values(log, **_KEYS), "read_from": log.from_ or None}

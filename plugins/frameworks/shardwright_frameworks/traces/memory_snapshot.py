@@ -24,8 +24,8 @@ class MemorySnapshot:
     """
 
     device: int
-    reserved_bytes: float
     allocated_bytes: float
+    reserved_bytes: float
     peak_bytes: float | None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from profiles.errors import DocumentError
 from shardwright_frameworks.logs.read_log import read_training_log
 from shardwright_frameworks.logs.training_log import TrainingLog, log_data
+from shardwright_frameworks.plain_values import plain_values
 from shardwright_frameworks.traces.chrome_trace import read_chrome_trace
 from shardwright_frameworks.traces.memory_snapshot import (
     MemorySnapshot,
@@ -81,13 +82,4 @@ def opened_log_data(found: OpenedLog, path: Path) -> dict[str, Any]:
         return trace_data(found)
     if isinstance(found, NcclOutput):
         return {"file": str(path), **nccl_data(found)}
-    return {"file": str(path), "devices": [_snapshot_data(each) for each in found]}
-
-
-def _snapshot_data(found: MemorySnapshot) -> dict[str, Any]:
-    return {
-        "device": found.device,
-        "allocated_bytes": found.allocated_bytes,
-        "reserved_bytes": found.reserved_bytes,
-        "peak_bytes": found.peak_bytes,
-    }
+    return {"file": str(path), "devices": plain_values(found)}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardwright_frameworks.plain_values import plain_values
 from shardwright_frameworks.traces.device_time import DeviceTime, Kernels, device_time
 
 
@@ -52,24 +53,6 @@ def trace_time(
 
 def trace_data(trace: TraceTime) -> dict[str, Any]:
     """The result as plain values for JSON."""
-    return {
-        "file": trace.path,
-        "tool": trace.tool,
-        "devices": [
-            {
-                "device": each.device,
-                "steps": each.steps,
-                "step_time_s": each.step_time_s,
-                "compute_s": each.compute_s,
-                "exposed_communication_s": each.exposed_communication_s,
-                "hidden_communication_s": each.hidden_communication_s,
-                "copy_s": each.copy_s,
-                "idle_s": each.idle_s,
-                "kernels": each.kernels,
-                "by_kind_s": dict(each.by_kind),
-                "collectives_s": dict(each.collectives),
-            }
-            for each in trace.devices
-        ],
-        "notes": list(trace.notes),
-    }
+    keys = {"by_kind": "by_kind_s", "collectives": "collectives_s"}
+    devices = [plain_values(each, **keys) for each in trace.devices]
+    return {**plain_values(trace, path="file"), "devices": devices}
