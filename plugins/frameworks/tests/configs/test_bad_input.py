@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from shardwright_frameworks.imported_run import ImportedRun, read_imported, write_imported
+from shardwright_frameworks.imported_run import read_imported, write_imported
 from shardwright_frameworks.reading.read_config import read_config
 
+from plugins.frameworks.tests.configs.written_config import read
 from profiles.errors import DocumentError
 from shardwright.requests.imported_file import is_imported
 
@@ -16,11 +17,6 @@ MEGATRON = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 512 "
     "--num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --micro-batch-size 2 "
 )
-
-
-def read(folder: Path, name: str, text: str) -> ImportedRun:
-    (folder / name).write_text(text)
-    return read_config(folder / name)
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.reading.read_config import read_config
 
+from plugins.frameworks.tests.configs.written_config import read
 from profiles.errors import DocumentError
 
 MEGATRON = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
     "--num-attention-heads 4 --micro-batch-size 1 --tensor-model-parallel-size 2"
 )
-
-
-def read(folder: Path, name: str, text: str) -> ImportedRun:
-    path = folder / name
-    path.write_text(text)
-    return read_config(path)
 
 
 def test_a_branch_that_sets_an_argument_decides_nothing(tmp_path: Path) -> None:

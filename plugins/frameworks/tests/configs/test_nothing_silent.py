@@ -6,9 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from shardwright_frameworks.imported_run import ImportedRun
-from shardwright_frameworks.reading.read_config import read_config
 
+from plugins.frameworks.tests.configs.written_config import read
 from profiles.errors import DocumentError
 
 AXOLOTL = """base_model: Qwen/Qwen3-8B
@@ -21,11 +20,6 @@ MEGATRON = (
     "--num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 "
     "--micro-batch-size 1 --global-batch-size 256 --bf16 "
 )
-
-
-def read(folder: Path, name: str, text: str) -> ImportedRun:
-    (folder / name).write_text(text)
-    return read_config(folder / name)
 
 
 def test_a_file_of_two_frameworks_is_an_error_that_names_both(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from shardwright_frameworks.imported_run import ImportedRun, Value
-from shardwright_frameworks.reading.read_config import read_config
+
+from plugins.frameworks.tests.configs.written_config import read
 
 VERL = """PROMPT=$((1024 * 2))
 TP=${{TP:-4}}
@@ -21,11 +22,6 @@ python3 -m verl.trainer.main_ppo --config-name='ppo_megatron_trainer' \\
     actor_rollout_ref.ref.megatron.tensor_model_parallel_size=1 \\
     trainer.n_gpus_per_node=8 trainer.nnodes=4
 """
-
-
-def read(folder: Path, name: str, text: str) -> ImportedRun:
-    (folder / name).write_text(text)
-    return read_config(folder / name)
 
 
 def default(run: ImportedRun, key: str) -> Value:

@@ -9,18 +9,13 @@ import pytest
 from shardwright_frameworks.imported_run import ImportedRun
 from shardwright_frameworks.reading.read_config import read_config
 
+from plugins.frameworks.tests.configs.written_config import read
 from profiles.errors import DocumentError
 
 TRAINER = (
     "torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 --output_dir out "
     "--learning_rate 1e-5 --num_train_epochs 3 --bf16 True"
 )
-
-
-def read(folder: Path, name: str, text: str) -> ImportedRun:
-    path = folder / name
-    path.write_text(text)
-    return read_config(path)
 
 
 def options(run: ImportedRun) -> list[str]:
