@@ -81,7 +81,7 @@ def layer_graph_of(document: object, *, where: str) -> LayerGraph:
         for at, node in enumerate(nodes)
     ]
     names = tuple(f"{node.get('name', 'node')} (id {node['id']})" for node in nodes)
-    cycle = find_cycle(len(nodes), ends)
+    cycle = find_cycle(ends)
     if cycle:
         path = " -> ".join(names[b] for b in (*cycle, cycle[0]))
         raise InputError(f"{where}: the graph has a cycle: {path}; remove one of its edges")

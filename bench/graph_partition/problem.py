@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import networkx as nx
+
 from profiles.errors import InputError
 
 
@@ -70,7 +72,7 @@ class GraphProblem:
             raise InputError(f"capacity_bytes is {self.capacity_bytes}; it must be 0 or more")
         self._check_figures()
         self._check_references()
-        cycle = find_cycle(len(self.names), self.order)
+        cycle = find_cycle(self.order)
         if cycle:
             path = " -> ".join(self.names[b] for b in (*cycle, cycle[0]))
             raise InputError(
@@ -112,20 +114,12 @@ class Share:
     blocks: tuple[int, ...]
 
 
-def find_cycle(count: int, order: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+def find_cycle(order: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """Blocks of one cycle of `order` in turn, or () where there is none."""
-    position = topological(count, order)
-    if len(position) == count:
+    try:
+        return tuple(first for first, _ in nx.find_cycle(nx.DiGraph(order)))
+    except nx.NetworkXNoCycle:
         return ()
-    before: dict[int, int] = {}
-    done = set(position)
-    for first, later in order:
-        if first not in done and later not in done:
-            before.setdefault(later, first)
-    walk = [min(before)]
-    while walk[-1] not in walk[:-1]:
-        walk.append(before[walk[-1]])
-    return tuple(reversed(walk[walk.index(walk[-1]) + 1 :]))
 
 
 def topological(count: int, order: Sequence[tuple[int, int]]) -> list[int]:
