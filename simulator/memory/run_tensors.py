@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from simulator.training_run.framework.framework import Framework
 from simulator.training_run.framework.kept_tensor import (
+    CHECKPOINT,
     DENSE_PARTS,
     EXPERT_PARTS,
     TOKEN_WIDTHS,
@@ -119,7 +120,8 @@ class RunTensors:
         if recompute not in self._layers:
             parts = dict.fromkeys((*DENSE_PARTS, *EXPERT_PARTS), 0.0)
             for tensor in self.memory.layers:
-                parts[tensor.part] += self.bytes_of(tensor)
+                if tensor.part != CHECKPOINT or recompute == "full":
+                    parts[tensor.part] += self.bytes_of(tensor)
             kind = recompute_kind(recompute)
             freed = kind.frees if kind.suits(self._run.model) else ()
             self._layers[recompute] = LayerBytes(

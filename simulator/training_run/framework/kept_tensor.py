@@ -104,7 +104,8 @@ def _core(model: Transformer) -> int:
     return model.num_heads * _value_size(model) * model.hidden_size
 
 
-_BOTH = ("input", "norm", "normed", "attention", "attention-again", "projected", "core")
+CHECKPOINT = "checkpoint"
+_BOTH = ("input", CHECKPOINT, "norm", "normed", "attention", "attention-again", "projected", "core")
 DENSE_PARTS = (*_BOTH, "mlp", "mlp-again", "activation")
 EXPERT_PARTS = (*_BOTH, "routing", "experts", "expert-activation", "shared")
 PARTS = ("", *DENSE_PARTS, *EXPERT_PARTS)
@@ -117,9 +118,10 @@ class KeptTensor:
     """A tensor that stays in memory.
 
     part    of a layer, which decides the recompute kinds that free it: `input` is the layer's
-            input, `core` the attention core, `projected` queries, keys and values that are
-            projected up from latents, `-again` is freed if every second matmul is kept, `normed`
-            the output of a norm, `activation` that of an activation function
+            input, `checkpoint` the same, kept under `full` only, `core` the attention core,
+            `projected` queries, keys and values that are projected up from latents, `-again` is
+            freed if every second matmul is kept, `normed` the output of a norm, `activation` that
+            of an activation function
     width   elements per token, or of a whole weight (framework/kept_tensor.py)
     bytes   per element
     count   tensors of this kind

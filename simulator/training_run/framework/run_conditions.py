@@ -24,6 +24,8 @@ CONDITIONS: Mapping[str, Callable[[TrainingRun, Framework], bool]] = {
     "no-layer-norm": lambda run, _: not run.model.biases,
     "unfused-gelu": lambda run, _: run.model.unfused_gelu,
     "context-parallel": lambda run, _: run.degrees.cp > 1,
+    "pipeline-parallel": lambda run, _: run.degrees.pp > 1,
+    "no-pipeline-parallel": lambda run, _: run.degrees.pp == 1,
     "tensor-parallel": lambda run, _: run.degrees.tp > 1,
     "sequence-parallel": lambda run, _: run.sequence_parallel,
     "no-sequence-parallel": lambda run, _: not run.sequence_parallel,
