@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile
-from planner.layout.plan_of_layout import plan_of_layouts
+from planner.layout.plan_of_layout import first_layer, plan_of_layouts
 from planner.run_option import RequestedOptions
 from planner.space import divisors
 from profiles.errors import InputError, ShardwrightError, TraceError
@@ -98,7 +98,10 @@ def figures_of(model: str | TracedModel, seq: int | None, *, runs_here: bool = T
     if _is_named(model) or model.target != "gpu":
         return described_of(model.source, seq, runs_here=runs_here).figures
     whole = not any(kind == HEAD for _, kind in model.tensor_parallel)
-    return replace(figures_of_trace(model.at(2)).figures, whole_vocabulary=whole)
+    found = figures_of_trace(model.at(2))
+    if runs_here:
+        first_layer(found.entries, found.figures.num_layers)
+    return replace(found.figures, whole_vocabulary=whole)
 
 
 def _is_named(model: TracedModel) -> bool:

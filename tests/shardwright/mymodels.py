@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Layer(nn.Module):
@@ -31,6 +32,31 @@ class Lm(nn.Module):
         return self.head(x)
 
 
+class Attending(Layer):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.qkv(x).unflatten(-1, (3, 2, -1)).movedim(-3, 0).transpose(2, 3)
+        mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        return super().forward(x + self.out(mixed.transpose(1, 2).flatten(2)))
+
+
+class Checkpointing(Lm):
+    """Recomputes its layers itself, as many training scripts do."""
+
+    def __init__(self, width: int = 16, layers: int = 3) -> None:
+        super().__init__(width, layers)
+        self.layers = nn.ModuleList(Attending(width) for _ in range(layers))
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embed(words)
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return self.head(x)
+
+
 class NamedOutput(Lm):
     def forward(self, words: Tensor) -> Any:
         return {"logits": super().forward(words)}
@@ -46,6 +72,10 @@ def words() -> Tensor:
 
 def small() -> Any:
     return Lm(), (words(),), words(), token_loss
+
+
+def checkpointing() -> Any:
+    return Checkpointing(), (words(),), words(), token_loss
 
 
 def images() -> Any:

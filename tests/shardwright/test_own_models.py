@@ -236,3 +236,13 @@ def test_the_framework_torch_is_our_executor_for_any_model(tmp_path: Path) -> No
         assert done.exit_code == 0, done.output
         answers.append(open_plan(path).answer)
     assert answers[0] == answers[1]
+
+
+def test_equal_layers_that_are_no_blocks_are_planned_as_one() -> None:
+    """Layers that the model recomputes itself are one block, which no layout describes: the search
+    over layouts ended in "the model's 1 blocks are not 3 layers of one module list"."""
+    work = Workload(global_batch=8, sequence_length=32)
+    found = api.plan(f"{HERE}:checkpointing", ON, work)
+    assert found.plan is not None
+    assert (found.plan.block_entries, found.plan.degrees.pp) == (("",), 1)
+    assert api.predict(found).step_time_s.value == found.step_time_s

@@ -55,6 +55,7 @@ def describe_model(
     return ModelFigures(
         figures=replace(found.figures, predicted_ahead=ahead),
         notes=tuple(dict.fromkeys((*found.notes, *_config_notes(spec.config)))),
+        entries=found.entries,
     )
 
 

@@ -43,11 +43,13 @@ class ModelFigures:
 
     sequence_length  tokens per traced sample, 0 if the figures are valid for any length
     notes            assumptions and omissions of the figures
+    entries          of the traced blocks; () if the figures are not from a trace
     """
 
     figures: Transformer
     sequence_length: int = 0
     notes: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
 
 
 def figures_of_trace(graph: ModelGraph) -> ModelFigures:
@@ -245,7 +247,12 @@ class _Chain:
         _check_parameters(found, traced=self.graph.full_parameter_count, outside=outside)
         readings = (*self.before, *self.layers, *self.after)
         _check_flop(found, layers, readings, head=self.head, tokens=self.tokens)
-        return ModelFigures(figures=found, sequence_length=self.sequence, notes=_notes(layers))
+        return ModelFigures(
+            figures=found,
+            sequence_length=self.sequence,
+            notes=_notes(layers),
+            entries=tuple(ref.entry for ref in self.graph.chain),
+        )
 
     def _has_unfused_gelu(self, inner: int) -> bool:
         """Whether the first layer computes the tanh of a GELU as a separate op."""

@@ -1,4 +1,4 @@
-"""Function modes in the second run of torch.utils.checkpoint.
+"""Runs of torch.utils.checkpoint: whether one is active, and function modes in its second run.
 
 A checkpointed layer runs again in the backward, and torch compares the tensors saved by both runs.
 But autograd runs a backward without function modes (torch 2.13): attention, for example, was one
@@ -12,8 +12,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils import checkpoint
+
+
+def in_checkpoint() -> bool:
+    """Whether code of a forward pass runs under `torch.utils.checkpoint` (not `use_reentrant`): it
+    runs again in the backward."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None and hooks[0].__module__ == checkpoint.__name__
 
 
 class _Modes:

@@ -33,7 +33,7 @@ from profiles.model.fake_tensors.trace_fakes import (
 )
 from profiles.model.graph import Branch, Collective, Phase, SavedTensor, TensorSpec
 from profiles.model.tracing.trace_block_boundaries import Output, narrowed, other_forward
-from profiles.model.tracing.trace_checkpoints import modes_in_checkpoints
+from profiles.model.tracing.trace_checkpoints import in_checkpoint, modes_in_checkpoints
 from profiles.model.tracing.trace_errors import check_loss, failure_text, traced_loss
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_ops import dtype_name
@@ -74,7 +74,7 @@ class TracedPass:
     by_value     whether there are such shapes before the loss
     assuming     per assumed truth value: the module that reads it, and its block
     functions    Python autograd functions of the model: the calling module, and the function's name
-    rerun        paths of modules that are called again in the backward
+    rerun        paths of modules that the backward calls, or will call, again
     called       candidates that were called
     transformed  path of a candidate inside a torch.func transform (`grad`, `vmap`), or ""
     given        modules that change a list or dictionary among their arguments
@@ -342,7 +342,7 @@ class TracedPass:
         x.register_hook(hook)
 
     def _enter(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self.recorder.phase is Phase.BACKWARD:
+        if self.recorder.phase is Phase.BACKWARD or in_checkpoint():
             self.rerun.append(path)
         self.recorder.enter_module(path)
         if self.candidates and self._is_unit(path, module):
