@@ -185,21 +185,36 @@ def pairs() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Pairs(), (torch.zeros(2, 8),)
 
 
+class Counted(nn.Linear):
+    """Counts the calls of its kind."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counted.calls += 1
+        return super().forward(x)
+
+
 class Timed(nn.Module):
     """A step number in fp32, as of a diffusion model, goes into the layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 3) -> None:
         super().__init__()
         self.embed = nn.Linear(8, 16)
-        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+        self.layers = nn.ModuleList(Counted(16, 16) for _ in range(layers))
+        self.head = nn.Linear(16, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         step = torch.arange(8, device=x.device).float().cos()
         x = self.embed(x + step)
         for layer in self.layers:
             x = layer(x * step[:1])
-        return x
+        return self.head(x * step[:1])
 
 
 def timed() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Timed(), (torch.zeros(2, 8),)
+
+
+def timed_in_nine_layers() -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return Timed(9), (torch.zeros(2, 8),)

@@ -21,7 +21,7 @@ from profiles.model.graph import ModelGraph, OpKind, Phase
 from profiles.model.loaders import ModelSpec, model_names, resolve_model
 from profiles.model.tracing.trace import trace_graph
 from profiles.model.tracing.traced import trace_model
-from tests.profiles.small_models import CONFIGS
+from tests.profiles.small_models import CONFIGS, Counted
 
 ROOT = Path(__file__).parents[2]
 FACTORIES = {
@@ -298,6 +298,16 @@ def test_units_compute_in_their_own_type_whatever_they_are_given() -> None:
     assert {op.dtype for op in products if op.matmul} == {"bfloat16"}
     # Between the layers the code makes fp32 of it, which is what a message carries.
     assert {spec.dtype for block in graph.kinds[1:] for spec in block.inputs} == {"float32"}
+
+
+def test_layers_that_are_given_a_wider_type_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The casts of their inputs were counted as code around the skipped ones, so that every layer
+    was traced: rotations of image towers are in fp32, and Kimi K2.5 took minutes."""
+    monkeypatch.setattr(Counted, "calls", 0)
+    spec = resolve_model("tests.profiles.small_models:timed_in_nine_layers")
+    graph = trace_graph(spec, micro_batch=2, sequence_length=1, dtype="bfloat16")
+    assert len(graph.chain) == 1 + 9 + 1
+    assert Counted.calls == 3 + 5  # the last differs: a second pass traces three at the end
 
 
 def test_graphs_that_are_no_polynomials_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,16 +69,16 @@ class TracedBlocks:
         return [made[cut.stub_of or cut.entry] for cut in self.cuts]
 
     def _alike(self, index: int, model: str) -> bool:
-        """Whether the code around a skipped block is the same as around the traced one."""
+        """Whether the code around a skipped block is the same as around the traced one. Ops inside
+        the skipped one are casts of its inputs."""
         position = self.traced.entries.index(model)
         glue, own = (
             [
                 op.name
                 for op in self.segments[place].ops
-                if op.phase is Phase.FORWARD
-                and (place == index or not f"{op.module}.".startswith(f"{model}."))
+                if op.phase is Phase.FORWARD and not f"{op.module}.".startswith(f"{entry}.")
             ]
-            for place in (index, position)
+            for place, entry in ((index, self.cuts[index].entry), (position, model))
         )
         return glue == own and self.cuts[index].specs == self.cuts[position].specs
 
