@@ -74,6 +74,27 @@ def small() -> Any:
     return Lm(), (words(),), words(), token_loss
 
 
+class Trains(Lm):
+    """Computes its loss itself; as nanoGPT returns it, or alone."""
+
+    def __init__(self, *, alone: bool) -> None:
+        super().__init__()
+        self.alone = alone
+
+    def forward(self, words: Tensor, wanted: Tensor) -> Any:
+        logits = super().forward(words)
+        loss = token_loss(logits, wanted)
+        return loss if self.alone else (logits, loss)
+
+
+def logits_and_loss() -> Any:
+    return Trains(alone=False), (words(), words())
+
+
+def loss_alone() -> Any:
+    return Trains(alone=True), (words(), words()), None, None
+
+
 def checkpointing() -> Any:
     return Checkpointing(), (words(),), words(), token_loss
 

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 import shardwright as public
 from profiles.errors import DocumentError, InputError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
+from profiles.model.building.build import build_model
+from profiles.model.loaders import resolve_model
 from shardwright import api
 from shardwright.cli import app
 from shardwright.options.plan_options import PlanOptions
@@ -81,6 +83,18 @@ def test_samples_have_their_own_costs_and_tokens_have_none() -> None:
 def test_an_error_in_the_loss_is_said_to_be_in_it() -> None:
     with pytest.raises(TraceError, match=r"the loss function fails: AttributeError.*a tuple of 1"):
         api.trace(f"{HERE}:tuple_of_targets")
+
+
+@pytest.mark.parametrize("factory", ["logits_and_loss", "loss_alone"])
+def test_a_loss_that_the_model_returns_is_trained(factory: str) -> None:
+    """The mean of the squares of logits and loss was, or the square of the loss."""
+    spec = resolve_model(f"{HERE}:{factory}")
+    built = build_model(spec, micro_batch=2, sequence_length=1, device="cpu")
+    output = built.call(built.module, *built.args)
+    assert built.loss_fn(output, built.targets) is (
+        output if factory == "loss_alone" else output[1]
+    )
+    assert "the only number" in " ".join(built.assumptions)
 
 
 def test_a_loss_that_is_assumed_is_said() -> None:

@@ -147,14 +147,14 @@ def _from_factory(
             f"{spec.factory}(): inputs must be a tensor, a tuple of arguments, or a dictionary of "
             "arguments by name; tensors may be nested in tuples, lists and dictionaries"
         )
-    targets, loss_fn = (made[2], made[3]) if len(made) > 2 else (None, assumed_loss)
+    targets, loss_fn = (made[2], made[3]) if len(made) > 2 else (None, None)
     tokens = stated_tokens(
         spec.factory,
         made[4] if len(made) == 5 else None,
         getattr(factory, "tokens_per_sample", None),
         getattr(module, "tokens_per_sample", None),
     )
-    assumptions = [_ASSUMED_LOSS] if len(made) == 2 else []
+    assumptions = [_ASSUMED_LOSS] if loss_fn is None else []
     assumptions += [_NO_CACHE] if _without_cache(module) else []
     assumptions += [] if eager else [_EAGER]
     if tokens is None and (tokens := evident_tokens(inputs)) is not None:
@@ -187,7 +187,7 @@ def _from_factory(
             Tensor, lambda x: x.to(device), _rebatched_tree(targets, own, micro_batch, kind)
         ),
         call=call,
-        loss_fn=loss_fn,
+        loss_fn=loss_fn or assumed_loss,
         tokens_per_sample=tokens,
         input_sizes=frozenset(size for x in inputs for size in x.shape[1:]),
         assumptions=tuple(assumptions),
@@ -309,8 +309,8 @@ def _eager(module: nn.Module) -> tuple[nn.Module, bool]:
 
 _EAGER = "torch.compile of the model is left out: `run --compile` compiles each unit of a stage"
 _ASSUMED_LOSS = (
-    "the loss is the model's own where its output is a dictionary with `loss`, else the mean "
-    "square of the outputs (the factory's third and fourth value)"
+    "the loss is the model's own where its output has `loss` or the only number, else the mean square "
+    "of the outputs (the factory's third and fourth value)"
 )
 
 
@@ -331,12 +331,15 @@ def _without_cache(module: nn.Module) -> bool:
 
 
 def assumed_loss(output: Any, targets: Any) -> Tensor:
-    """The default loss of a factory: the output's `loss` if there is one, otherwise the mean square
-    of the outputs."""
+    """The default loss of a factory: the output's `loss`, or the only number (a tensor without
+    dimensions) of an output without names, if there is one, otherwise the mean square."""
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, Tensor) and own.is_floating_point():
         return own.mean()
     leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+    numbers = [x for x in leaves if not x.dim() and x.is_floating_point() and x.requires_grad]
+    if len(numbers) == 1 and isinstance(output, (Tensor, tuple, list)):
+        return numbers[0]
     leaves = [x.abs() if x.is_complex() else x for x in leaves]
     leaves = [x for x in leaves if x.is_floating_point()]
     if not leaves:

@@ -31,7 +31,7 @@ def spec_of_module(
 ) -> ModelSpec:
     """The specification of a module with example inputs, dimension 0 of which is the batch.
 
-    loss_fn  of (output, targets); None: the output's `loss`, otherwise the mean square
+    loss_fn  of (output, targets); None: `assumed_loss`
     Raises ModelError if `module` is no torch module.
     """
     if not isinstance(module, nn.Module):
