@@ -41,6 +41,7 @@ from profiles.model.fake_tensors.trace_expected_shapes import (
 )
 from profiles.model.fake_tensors.trace_fakes import as_in_real_runs
 from profiles.model.tracing.trace_block_boundaries import narrowed
+from profiles.model.tracing.trace_flex import fused_flex_attention
 from profiles.model.tracing.trace_split_layers import NoExchange, SplitLayers
 from profiles.model.tracing.trace_tensor_parallel import shard
 
@@ -353,6 +354,7 @@ def flow_of(
         used: list[bool] = []  # for each question about a value: whether it was in the loss
         with (
             as_in_real_runs(built.module) as drawn,
+            fused_flex_attention(),
             expected_shapes(lambda: used.append(shapes.guesses), unknown=True) as shapes,
             DrawsSeen() as seen,
         ):

@@ -309,8 +309,8 @@ def _eager(module: nn.Module) -> tuple[nn.Module, bool]:
 
 _EAGER = "torch.compile of the model is left out: `run --compile` compiles each unit of a stage"
 _ASSUMED_LOSS = (
-    "the loss is the model's own where its output has `loss` or the only number, else the mean square "
-    "of the outputs (the factory's third and fourth value)"
+    "the loss is the model's own where its output has `loss` or the only number, else the mean "
+    "square of the outputs (the factory's third and fourth value)"
 )
 
 

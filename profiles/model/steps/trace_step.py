@@ -38,6 +38,7 @@ from profiles.model.kernels import DeviceKernel
 from profiles.model.steps.module_step import StepPrecision
 from profiles.model.tracing.trace_checkpoints import modes_in_checkpoints
 from profiles.model.tracing.trace_errors import check_loss, failure_text
+from profiles.model.tracing.trace_flex import fused_flex_attention
 from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_kernels import device_kernels, laid_out
 from profiles.model.tracing.trace_ops import describe_op, dtype_name
@@ -202,6 +203,7 @@ def trace_module_step(
             stack.enter_context(autocast)
         if fused_attention:
             stack.enter_context(FusedAttention())
+            stack.enter_context(fused_flex_attention())
         stack.enter_context(DeviceKernels(write_attention_out=not fused_attention))
         # Inputs have no padding, as transformers would read the values of a padding mask.
         stack.enter_context(as_in_real_runs(built.module))

@@ -26,6 +26,7 @@ _READS_VALUES = {
 }
 
 
+_NO_FLEX = "FlexAttention does not support backward on CPU"  # torch 2.13
 _MOST_OPS = 15_000  # of a forward of one block: 20 to 40 s; its whole trace takes 20 times as long
 _ENOUGH_OPS = 4_000  # to see that a loop over the longest input will have more
 _LONGEST_PERIOD = 256
@@ -58,6 +59,11 @@ def failure_text(error: Exception) -> str:
         meaning += (
             ": nested tensors have shapes that depend on values, and are not traced; pad their "
             "parts to one length and mask the padding"
+        )
+    if line.startswith(_NO_FLEX):
+        meaning += (
+            ": plan for an accelerator (--on 1x8xh100-sxm), or use scaled_dot_product_attention on "
+            "a CPU"
         )
     return f"{kind}: {line}{meaning}" + (f"; {WAY_OUT}" if names_half(line) else "")
 
