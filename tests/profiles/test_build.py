@@ -228,6 +228,21 @@ def ragged() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(nn.Linear(4, 8), Ragged(8, 8)), torch.randn(4, 4)
 
 
+class Packed(nn.LSTM):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # of one input
+        lengths = torch.arange(1, x.shape[0] + 1).flip(0)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return nn.utils.rnn.pad_packed_sequence(super().forward(packed)[0])[0]
+
+
+def packed() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(nn.Linear(4, 8), Packed(8, 8)), torch.randn(4, 4, 4)
+
+
+def graph_of_edges() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    return nn.Bilinear(4, 4, 8), (torch.randn(6, 4), torch.randn(9, 4))
+
+
 def factory_spec(factory: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> ModelSpec:
     monkeypatch.setitem(sys.modules, "ours", types.ModuleType("ours"))
     monkeypatch.setattr("ours.made", factory, raising=False)
@@ -254,6 +269,11 @@ def test_complex_weights_stay_complex(monkeypatch: pytest.MonkeyPatch) -> None:
         (unsized, "0.weight has no shape yet; call the module once"),
         (scripted, "1 is a torch.jit script, whose ops cannot be traced; return the original"),
         (ragged, "nested tensors have shapes that depend on values, and are not traced; pad"),
+        (
+            packed,
+            "a packed sequence is as long as its lengths say: give",
+        ),
+        (graph_of_edges, "the batch.* give graphs of one size as"),
     ],
 )
 def test_modules_that_cannot_be_traced_say_what_to_do(

@@ -166,7 +166,9 @@ def _from_factory(
     if len(batches) != 1 or 0 in batches:
         raise ModelError(
             f"{spec.factory}(): dimension 0 of every input must be the batch; the inputs have "
-            f"shapes {[tuple(x.shape) for x in inputs]}"
+            f"shapes {[tuple(x.shape) for x in inputs]}. Make tensors that all samples share "
+            "buffers of the module; give graphs of one size as [batch, nodes, features] and "
+            "[batch, edges, 2], and join them in the forward"
         )
     own = batches.pop()
     kind = getattr(torch, dtype)

@@ -60,6 +60,11 @@ def failure_text(error: Exception) -> str:
             ": nested tensors have shapes that depend on values, and are not traced; pad their "
             "parts to one length and mask the padding"
         )
+    if "_pack_padded_sequence" in line:
+        meaning = (
+            ": a packed sequence is as long as its lengths say: give the recurrent layer the "
+            "padded sequence, and use the lengths on its outputs"
+        )
     if line.startswith(_NO_FLEX):
         meaning += (
             ": plan for an accelerator (--on 1x8xh100-sxm), or use scaled_dot_product_attention on "
