@@ -428,6 +428,17 @@ class ModelGraph:
         """Elements over the whole tp group; tied parameters once."""
         return sum(block.full_parameter_count for block in self.blocks)
 
+    @property
+    def matrices(self) -> dict[str, int]:
+        """Name of every matrix, convolutions included -> its elements, over all tp ranks."""
+        found = {}
+        for ref in self.chain:
+            for p in self.kinds[ref.kind].parameters:
+                name = f"{ref.entry}.{p.name}" if ref.entry else p.name
+                if len(p.full_shape) > 1:
+                    found[p.whole_name or p.tied_to or name] = math.prod(p.full_shape)
+        return found
+
 
 def running_peak(changes: tuple[int, ...]) -> int:
     """Highest running sum of the changes, beginning at 0."""

@@ -117,12 +117,13 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
 
     They apply to any length: a --seq that differs from a factory's inputs is planned, with a note.
 
-    runs_here  for our executor: transformers builds no layers that predict further tokens, and
-               stages consist of blocks
-    Raises the errors of `describe_model`, and InputError if blocks are not layers (`runs_here`).
+    runs_here  for our executor: transformers builds no layers that predict further tokens, stages
+               consist of blocks, and tensor parallelism splits what it can of a factory's model
+    Raises the errors of `describe_model`, and InputError if blocks are not layers, or not split as
+    layouts assume (`runs_here`).
     """
     from planner.layout.plan_of_layout import first_layer
-    from profiles.model.figures.described_model import describe_model
+    from profiles.model.figures.described_model import describe_model, why_not_split
     from shardwright.requests.local_paths import trace_cache
 
     import_from_here(model)
@@ -151,6 +152,8 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
     figures, notes = found.figures, found.notes
     if runs_here and found.entries:
         first_layer(found.entries, figures.num_layers)
+    if runs_here and factory and (why := why_not_split(spec, found.entries)):
+        raise InputError(f"{model}: {why}, and layouts split all of a layer")
     if runs_here and figures.predicted_ahead:
         figures = replace(figures, predicted_ahead=0)
         notes = (*notes, "our executor trains no layers that predict further tokens")

@@ -16,7 +16,7 @@ from planner.space import divisors
 from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.building.tensor_parallel_rules import HEAD
+from profiles.model.building.tensor_parallel_rules import HEAD, left_whole
 from profiles.model.figures.figures_from_trace import figures_of_trace
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
@@ -98,9 +98,15 @@ def figures_of(model: str | TracedModel, seq: int | None, *, runs_here: bool = T
     if _is_named(model) or model.target != "gpu":
         return described_of(model.source, seq, runs_here=runs_here).figures
     whole = not any(kind == HEAD for _, kind in model.tensor_parallel)
-    found = figures_of_trace(model.at(2))
+    graph = model.at(2)
+    found = figures_of_trace(graph)
     if runs_here:
         first_layer(found.entries, found.figures.num_layers)
+        if matrix := left_whole(graph.matrices, model.tensor_parallel, found.entries):
+            raise InputError(
+                f"{model.source}: tensor parallelism leaves {matrix} whole, and layouts split all "
+                "of a layer"
+            )
     return replace(found.figures, whole_vocabulary=whole)
 
 
@@ -214,6 +220,15 @@ def runnable_answer(
     why = best.why_not_tensor_parallel
     if run.degrees.tp > 1 and why:
         raise InputError(f"--tp {run.degrees.tp} cannot be used for {answer.model}: {why}")
+    graph = best.at(2)
+    entries = [ref.entry for ref in graph.chain]
+    whole = left_whole(graph.matrices, best.tensor_parallel, entries)
+    if run.degrees.tp > 1 and whole:
+        raise InputError(
+            f"--tp {run.degrees.tp} cannot be used for {answer.model}: our executor leaves {whole} "
+            "whole on every rank, and the layout counts on a share of it. Plan with --tp 1, or for "
+            "another framework (--stack any lists them)"
+        )
     usable = {best.sequence_parallel: best}
     others = {x.run.sequence_parallel for x in answer.alternatives if x.run.degrees.tp > 1}
     if traced is None and others - usable.keys():

@@ -43,6 +43,21 @@ class Attending(Layer):
         return super().forward(x + self.out(mixed.transpose(1, 2).flatten(2)))
 
 
+class Sloping(Attending):
+    """A learnt slope per head, which tensor parallelism cannot give to its ranks."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.slopes = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, -1)).movedim(-3, 0).transpose(2, 3)
+        place = torch.arange(x.shape[1], device=x.device)
+        bias = -(place[:, None] - place).abs() * self.slopes[:, None, None]
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return Layer.forward(self, x + self.out(mixed.transpose(1, 2).flatten(2)))
+
+
 class Checkpointing(Lm):
     """Recomputes its layers itself, as many training scripts do."""
 
@@ -93,6 +108,12 @@ def logits_and_loss() -> Any:
 
 def loss_alone() -> Any:
     return Trains(alone=True), (words(), words()), None, None
+
+
+def sloping() -> Any:
+    model = Lm()
+    model.layers = nn.ModuleList(Sloping(16) for _ in range(3))
+    return model, (words(),), words(), token_loss
 
 
 def checkpointing() -> Any:

@@ -20,9 +20,11 @@ from shardwright.requests.layout_answers import why_no_layouts
 from shardwright.requests.named_model import sample_of
 from shardwright.requests.opened_plan import open_plan
 from shardwright.requests.plan_request import default_precision, plan_request
+from shardwright.requests.plan_route import figures_of
 from shardwright.requests.provenance import provenance
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
+from tests.executor.config_zoo import config_of
 from tests.shardwright import mymodels
 from tests.simulator.hand_made import cluster as hand_made_cluster
 from tests.simulator.hand_made import device
@@ -260,3 +262,36 @@ def test_equal_layers_that_are_no_blocks_are_planned_as_one() -> None:
     assert found.plan is not None
     assert (found.plan.block_entries, found.plan.degrees.pp) == (("",), 1)
     assert api.predict(found).step_time_s.value == found.step_time_s
+
+
+def test_layers_that_are_split_in_part_are_priced_so() -> None:
+    """Layouts split all of a layer: their prices of tp 2 were those of half of the attention, which
+    each rank computes as a whole."""
+    work = Workload(global_batch=8, sequence_length=32)
+    found = api.plan(f"{HERE}:sloping", ON, work, tp=2)
+    assert found.plan is not None
+    assert {path for path, kind in found.plan.tensor_parallel if kind in ("column", "row")} == {
+        "layers.*.up",
+        "layers.*.down",
+    }
+    options = PlanOptions(model=f"{HERE}:sloping", on=ON, global_batch=8)
+    request = plan_request(options, profile=Path("none.json"), today="2026-11-30")
+    why = "tensor parallelism leaves layers.0.qkv.weight whole, and layouts split all of a layer"
+    assert why in why_no_layouts(request)
+    traced = api.trace(f"{HERE}:sloping")
+    with pytest.raises(InputError, match=r"leaves layers\.0\.qkv\.weight whole"):
+        figures_of(traced, 32)
+    assert figures_of(traced, 32, runs_here=False).num_heads == 2
+
+
+def test_a_named_model_that_is_split_in_part_has_no_layout_with_tp(tmp_path: Path) -> None:
+    """OLMo 2 norms its queries over all heads: attention stays whole, and the plan's memory was
+    half of what the run needs."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config_of("olmo2")))
+    work = Workload(global_batch=8, sequence_length=32)
+    with pytest.raises(InputError, match=r"leaves model\.layers\.0\.\S+ whole .* with --tp 1"):
+        api.plan(str(path), ON, work, tp=2)
+    found = api.plan(str(path), ON, work, tp=1).plan
+    assert found is not None
+    assert found.degrees.tp == 1

@@ -6,6 +6,7 @@ and are part of a plan. Experts in one tensor stay whole on every rank. This fil
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Rule = tuple[str, str]
@@ -62,6 +63,35 @@ def fused(side: str, parts: tuple[int, ...]) -> str:
         return side
     same = set(parts) == {1}
     return f"fused_{side}_{len(parts) if same else ':'.join(map(str, parts))}"
+
+
+_LEAST_SPLIT = 0.9
+
+
+def left_whole(weights: Mapping[str, int], rules: tuple[Rule, ...], entries: Sequence[str]) -> str:
+    """The largest matrix of a model's layers that tensor parallelism leaves whole; "" if it splits
+    nine tenths of the elements of its first and last layer.
+
+    weights  elements of every matrix, by name;  entries  of the model's blocks
+
+    >>> weights = {"layers.0.qkv.weight": 12, "layers.0.up.weight": 20, "head.weight": 90}
+    >>> left_whole(weights, (("layers.*.up", "column"),), ("", "layers.0"))
+    'layers.0.qkv.weight'
+    >>> left_whole(weights, (("layers.*.*", "column"),), ("", "layers.0"))
+    ''
+    """
+    layers = [entry for entry in entries if entry.rpartition(".")[2].isdecimal()]
+    ends = tuple(f"{entry}." for entry in (*layers[:1], *layers[-1:]))
+    inside = {name: size for name, size in weights.items() if name.startswith(ends)}
+    split = [pattern for pattern, kind in rules if split_of(kind)[0]]
+    whole = {
+        name: size
+        for name, size in inside.items()
+        if not any(matches(pattern, name.rpartition(".")[0]) for pattern in split)
+    }
+    if sum(whole.values()) <= (1 - _LEAST_SPLIT) * sum(inside.values()):
+        return ""
+    return max(whole, key=lambda name: whole[name])
 
 
 LocalSizes = dict[tuple[str, int], tuple[int, ...]]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import InputError, TraceError
+from profiles.model.building.tensor_parallel_rules import left_whole
 from profiles.model.figures.figures_from_config import (
     CONFIG_KINDS,
     KEYS,
@@ -86,6 +87,19 @@ def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputErr
     except (InputError, TraceError) as error:
         kind = TraceError if isinstance(error, TraceError) else InputError
         return kind, str(error)
+
+
+@functools.lru_cache(maxsize=64)
+def why_not_split(spec: ModelSpec, entries: tuple[str, ...]) -> str:
+    """Why tensor parallelism does not split the layers of a factory's model, as layouts assume; ""
+    if it does. `entries` of its blocks."""
+    from profiles.model.building.build import build_model
+    from profiles.model.tracing.trace import executor_facts
+
+    module = build_model(spec, micro_batch=_SAMPLES, sequence_length=1).module
+    weights = {name: p.numel() for name, p in module.named_parameters() if p.dim() > 1}
+    whole = left_whole(weights, executor_facts(spec, sequence_length=1).rules, entries)
+    return f"tensor parallelism leaves {whole} whole" if whole else ""
 
 
 def splits_vocabulary(spec: ModelSpec) -> bool:
