@@ -15,7 +15,7 @@ from planner.space import LayoutContext, divisors
 from profiles.errors import InputError, TraceError
 from profiles.hardware.catalogue.catalog import device_names, get_device
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.graph import SCAN
+from profiles.model.graph import SCAN, ModelGraph
 from profiles.sourced import Sourced
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan_file import PlanFile
@@ -182,6 +182,11 @@ def _context(traced: Traced, cluster: Cluster, workload: Workload) -> LayoutCont
             f"what runs in {', '.join(values)} hangs on values: `all()` is taken to hold and "
             "`any()` not to, other answers take another time"
         )
+    if pairs := _comparing(graph, traced.at(3, 1)):
+        assumed.append(
+            f"{pairs} compares every sample of a micro-batch with every other: what is trained "
+            "depends on the micro-batch, and replicas compare their own samples only"
+        )
     scans = {b.label for b in graph.blocks if any(op.name == SCAN for op in b.forward_ops)}
     if scans:
         assumed.append(
@@ -203,6 +208,17 @@ def _context(traced: Traced, cluster: Cluster, workload: Workload) -> LayoutCont
         why_one_replica=_STATE.format(graph.state[0]) if graph.state else "",
         assumptions=tuple(assumed),
     )
+
+
+def _comparing(graph: ModelGraph, larger: ModelGraph) -> str:
+    """The first block whose forward has a product with two sizes of the batch (a contrastive loss),
+    from graphs at two micro-batches; "" if there is none."""
+    for block, other in zip(graph.kinds, larger.kinds, strict=False):
+        for op, same in zip(block.forward_ops, other.forward_ops, strict=False):
+            one, two = op.matmul, same.matmul
+            if one is not None and two is not None and one.m != two.m and one.n != two.n:
+                return block.label
+    return ""
 
 
 _STATE = (

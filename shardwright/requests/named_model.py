@@ -118,7 +118,7 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
     They apply to any length: a --seq that differs from a factory's inputs is planned, with a note.
 
     runs_here  for our executor: transformers builds no layers that predict further tokens, stages
-               consist of blocks, and tensor parallelism splits what it can of a factory's model
+               consist of blocks, and tensor parallelism may leave layers of a factory whole
     Raises the errors of `describe_model`, and InputError if blocks are not layers, or not split as
     layouts assume (`runs_here`).
     """

@@ -82,6 +82,16 @@ def test_samples_have_their_own_costs_and_tokens_have_none() -> None:
     assert found.usd_per_million_samples == pytest.approx(expected)
 
 
+def test_a_loss_of_pairs_of_samples_is_told() -> None:
+    """CLIP's loss depends on the micro-batch and on dp, and plans of both did not say so."""
+    work = Workload(global_batch=8, sequence_length=1, counted_in="samples")
+    told = [
+        any("every sample of a micro-batch" in one for one in api.plan(name, ON, work).assumptions)
+        for name in ("tests.profiles.small_models:pairs", f"{HERE}:images")
+    ]
+    assert told == [True, False]
+
+
 def test_an_error_in_the_loss_is_said_to_be_in_it() -> None:
     with pytest.raises(TraceError, match=r"the loss function fails: AttributeError.*a tuple of 1"):
         api.trace(f"{HERE}:tuple_of_targets")
