@@ -123,7 +123,8 @@ def executor_space(
     space: Axes, figures: Transformer, model: TracedModel | str = "", *, tokens: int = 0
 ) -> Axes:
     """The space, restricted to tensor-parallel degrees that the executor can split: every rank gets
-    whole heads of queries, keys and values, and an equal share of the feed-forward layer.
+    whole heads of queries, keys and values, and an equal share of the feed-forward layer. Named
+    models with experts or latent attention have only tp 1.
 
     tokens  of a sequence of the model, which the ranks share equally; 0 without sharing
 
@@ -139,9 +140,20 @@ def executor_space(
     inner = figures.ffn_size or figures.expert_size
     able = [tp for tp in divisors(heads) if keys % tp == 0 and (not inner or inner % tp == 0)]
     able = [tp for tp in able if tokens % tp == 0]
+    # transformers holds all experts of a layer in one tensor, and its latent attention has layers
+    # that no rule splits: these stay whole on every rank, which layouts do not price.
+    named = isinstance(model, str) and ":" not in model  # no factory
+    whole = named and bool(figures.num_experts or figures.latent)
+    able = able[:1] if whole else able
     allowed = tuple(tp for tp in able if space.allows("tp", tp))
     if not allowed:
         shared = f", and {tokens} tokens with --sequence-parallel," if tokens else ""
+        if whole:
+            raise InputError(
+                f"--tp {','.join(map(str, space.tp or ()))}: our executor leaves experts and "
+                "latent attention whole on every rank; use --tp 1, or name another framework "
+                "(--stack)"
+            )
         raise InputError(
             f"--tp {','.join(map(str, space.tp or ()))}: our executor splits {heads} heads of "
             f"queries and {keys} of keys{shared} evenly; tp can be {', '.join(map(str, able))}, or "

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import shardwright as public
+from planner.axes import Axes
 from profiles.errors import DocumentError, InputError, TraceError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.building.build import build_model
@@ -20,8 +21,9 @@ from shardwright.requests.layout_answers import why_no_layouts
 from shardwright.requests.named_model import sample_of
 from shardwright.requests.opened_plan import open_plan
 from shardwright.requests.plan_request import default_precision, plan_request
-from shardwright.requests.plan_route import figures_of
+from shardwright.requests.plan_route import executor_space, figures_of
 from shardwright.requests.provenance import provenance
+from shardwright.runs.known_models import known_model
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
 from tests.executor.config_zoo import config_of
@@ -305,3 +307,11 @@ def test_a_named_model_that_is_split_in_part_has_no_layout_with_tp(tmp_path: Pat
     found = api.plan(str(path), ON, work, tp=1).plan
     assert found is not None
     assert found.degrees.tp == 1
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v2"])
+def test_named_models_with_experts_are_not_split_by_our_executor(name):
+    figures = known_model(name).figures
+    assert executor_space(Axes(), figures, name).tp == (1,)
+    with pytest.raises(InputError, match="leaves experts and latent attention whole"):
+        executor_space(Axes(tp=(4,)), figures, name)
