@@ -82,7 +82,7 @@ def test_what_is_shaped_by_values_crosses_no_cut() -> None:
         ("own_backward:function", r"the model applies the autograd function \S+Cubed between its"),
         ("own_backward:detached", r"the autograd function \S+own_backward._Run between its blocks"),
         ("own_backward:reentrant", r"layers\.2 is called again in the backward"),
-        ("own_backward:kept", r"layers\.2 is called again in the backward \(leave out torch"),
+        ("own_backward:kept", r"layers\.0 is called again in the backward \(leave out torch"),
         (
             "replay_zoo:popping",
             r"up\.0 changes a list or dictionary .* given.*return what it adds",

@@ -79,8 +79,10 @@ def test_ranks_without_a_sequence_make_another_layout() -> None:
     done = complete_run(run)
     assert done.degrees.dp <= 8
     assert fits(run)
-    assert "dp=16 ranks for 8 sequences" in done.defaults[0]
-    with pytest.raises(UnsupportedRunError, match="dp=16 ranks for 8"):
+    assert "dp=16 needs 16 sequences per step, the run has 8" in done.defaults[0]
+    with pytest.raises(
+        UnsupportedRunError, match="dp=16 needs 16 sequences per step, the run has 8"
+    ):
         complete_run(replace(run, ran=False))
 
 
@@ -91,7 +93,7 @@ def test_long_sequences_that_no_rank_can_have_whole_are_split() -> None:
     )  # fmt: skip
     done = complete_run(run)
     assert (done.degrees.dp, done.degrees.tp, done.degrees.pp, done.degrees.cp) == (1, 8, 1, 8)
-    assert done.defaults[0].startswith("cp 8 (dp=8 ranks for 1 sequences")
+    assert done.defaults[0].startswith("cp 8 (dp=8 needs 8 sequences per step, the run has 1")
 
 
 def test_no_claim_rests_on_memory_that_was_never_compared() -> None:

@@ -39,7 +39,7 @@ def test_each_layout_of_a_list_is_a_run(tmp_path: Path) -> None:
 
 
 def test_a_program_of_no_known_framework_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DocumentError, match="no configuration of a framework"):
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
         read(tmp_path, "a.sh", "torchrun --nproc_per_node 8 --nnodes 2 train_cats.py --lr 1\n")
 
 
@@ -246,7 +246,7 @@ def test_a_configuration_of_nemo_s_launcher_has_no_defaults(tmp_path: Path) -> N
 
 def test_a_conversion_of_weights_is_no_run(tmp_path: Path) -> None:
     program = "examples/conversion/roundtrip_multi_gpu.py"
-    with pytest.raises(DocumentError, match="no configuration of a framework"):
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
         read(tmp_path, "a.sh", f"torchrun --nproc_per_node=4 {program} --tp 2 --pp 2\n")
 
 
@@ -545,7 +545,7 @@ def test_a_batch_that_begins_smaller_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DocumentError, match="no configuration of a framework"):
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
         read(tmp_path, "a.yml", "---\n[]\n")
 
 
@@ -703,7 +703,7 @@ def test_a_launcher_of_megatron_bridge_starts_the_recipe_of_its_tree(tmp_path: P
 
 def test_classes_of_nanotron_are_no_run(tmp_path: Path) -> None:
     text = "from nanotron.config import Config\n\nclass A(Config):\n    model: int = 1\n"
-    with pytest.raises(DocumentError, match="no configuration of a framework"):
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
         read(tmp_path, "config.py", text)
 
 
@@ -838,7 +838,7 @@ def test_adapters_are_read_or_named(tmp_path: Path) -> None:
     ],
 )
 def test_commands_that_do_not_train_are_no_runs(tmp_path: Path, command: str) -> None:
-    with pytest.raises(DocumentError, match="no configuration of a framework"):
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
         read(tmp_path, "a.sh", f"{command}\n")
 
 
@@ -859,7 +859,7 @@ def test_a_program_with_arguments_is_no_configuration(tmp_path: Path) -> None:
     )
     path = tmp_path / "a.py"
     path.write_text(text.replace("num_layers=4", "layers=4").replace("hidden_size=4", "width=4"))
-    with pytest.raises(DocumentError, match="no configuration of a framework"):
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
         read_config(path)
 
 
@@ -880,7 +880,7 @@ def test_a_program_that_changes_a_recipe_and_starts_it(tmp_path: Path) -> None:
 def test_a_program_with_some_of_megatron_s_options_is_none_of_its(tmp_path: Path) -> None:
     options = "--micro-batch-size 4 --global-batch-size 96 --train-iters 9 --lr 1 --clip-grad 1"
     command = f"torchrun --nproc_per_node 8 training_llava.py {options} --log-interval 1"
-    with pytest.raises(DocumentError, match="no configuration of a framework"):
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
         read(tmp_path, "a.sh", f"{command} --adam-beta1 0.9 --lr-warmup-iters 3\n")
 
 

@@ -312,7 +312,7 @@ def test_accelerate_counts_the_ranks_of_swift(tmp_path: Path) -> None:
 
 def test_a_diffusion_model_is_refused(tmp_path: Path) -> None:
     command = "python3 -m src.maxdiffusion.train_sdxl base_xl.yml per_device_batch_size=1"
-    with pytest.raises(DocumentError, match="no configuration of a framework"):
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
         read(tmp_path, "a.sh", f"{command} ici_fsdp_parallelism=4 dcn_data_parallelism=1\n")
 
 

@@ -139,7 +139,7 @@ def changed() -> Trainer.Config:
 def test_a_function_of_no_configuration_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("def f():\n    return 1\n")
-    with pytest.raises(DocumentError, match=r"a\.py:f: no configuration of a framework"):
+    with pytest.raises(DocumentError, match=r"a\.py:f: no configuration of a known framework"):
         read_config(f"{path}:f")
 
 
