@@ -3,9 +3,8 @@
 A model's forward is a sequence of calls: of its units (modules with weights and without a block
 boundary inside) and of torch functions in the code between units. Calls that depend on no weight
 (masks, positions) are repeated by every stage and are not recorded. Every other call belongs to the
-block in whose part of the forward it runs, and makes values that later calls take. From this
-follow, for each stage, its own calls, the values that it receives, and those that other stages
-need.
+block in whose part of the forward it runs, and makes values that later calls take. This gives the
+calls of each stage, the values that it receives, and those that other stages need.
 
 A plan may run blocks in another order than the model (block_order.py). A block whose outputs are
 used late, or never, may then run after its successors in the model. Its code may create views of
@@ -101,8 +100,7 @@ class DataFlow:
     entries  of the blocks
     units    paths of the modules that run as a whole
     reached  blocks that the forward reaches
-    draws    whether random numbers are drawn; draws_from_others: also from other generators
-             than torch's
+    draws    whether random numbers are drawn; draws_from_others: also by generators of others
     by_value  whether tensor values decide which code the forward runs (loops over experts)
     reads    unit -> blocks whose code outside of the unit reads its weights (an embedding table as
              head); weight of no unit -> blocks that read it, the first block if none does
@@ -273,8 +271,7 @@ class _Recording:
             return Leaf(-1, -1, -1, (), None, x)
         source = next((i for i, y in enumerate(inputs) if y is x), -1)
         if source >= 0 and passes:
-            # A unit that returns an input unchanged; a function that returns its input has changed
-            # it.
+            # A unit that returns an input unchanged; a function would have changed it.
             handed = self._numbers[id(x)][1] if id(x) in self._numbers else -1
             return Leaf(-1, source, handed, (), None, None)
         number = len(self._made)
