@@ -18,11 +18,11 @@ from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, Index, prefixes
 from planner.chain.problem import Array, BlockCosts
 from profiles.hardware.catalogue.cluster import Cluster
-from profiles.model.graph import ModelGraph
+from profiles.model.graph import ModelGraph, parameter_name
 from profiles.model.tied_gradients import pipeline_kinds
 from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.data_group import DataGroup
-from simulator.memory.held import padded_elements, parameter_name
+from simulator.memory.held import padded_elements
 from simulator.traced.block_cost import BlockCost, block_bytes, price_block
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Recompute

@@ -331,6 +331,12 @@ class BlockRef:
     kind: int
 
 
+def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
+    """The name in the whole model; parameters that share their storage have the same name."""
+    own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
+    return parameter.tied_to or parameter.whole_name or own
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
     """A tensor between blocks of a graph that is no chain: a skip connection, an encoder's output.
@@ -434,9 +440,8 @@ class ModelGraph:
         found = {}
         for ref in self.chain:
             for p in self.kinds[ref.kind].parameters:
-                name = f"{ref.entry}.{p.name}" if ref.entry else p.name
                 if len(p.full_shape) > 1:
-                    found[p.whole_name or p.tied_to or name] = math.prod(p.full_shape)
+                    found[parameter_name(ref, p)] = math.prod(p.full_shape)
         return found
 
 

@@ -6,7 +6,7 @@ import functools
 from collections import Counter
 from dataclasses import replace
 
-from profiles.model.graph import Block, ModelGraph, Op, running_peak
+from profiles.model.graph import Block, BlockRef, ModelGraph, Op, parameter_name, running_peak
 
 
 @functools.lru_cache(maxsize=64)
@@ -22,23 +22,19 @@ def pipeline_kinds(graph: ModelGraph) -> tuple[Block, ...]:
     places: Counter[str] = Counter()
     for ref in graph.chain:
         for parameter in graph.kinds[ref.kind].parameters:
-            path = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
-            places[parameter.tied_to or parameter.whole_name or path] += 1
+            places[parameter_name(ref, parameter)] += 1
     shared = {name for name, count in places.items() if count > 1}
-    first: dict[int, str] = {}
-    for ref in graph.chain:
-        first.setdefault(ref.kind, ref.entry)
+    first = {ref.kind: ref for ref in reversed(graph.chain)}
     return tuple(
-        _without_sums(kind, first.get(number, ""), shared)
+        _without_sums(kind, first[number], shared) if number in first else kind
         for number, kind in enumerate(graph.kinds)
     )
 
 
-def _without_sums(block: Block, entry: str, shared: set[str]) -> Block:
+def _without_sums(block: Block, ref: BlockRef, shared: set[str]) -> Block:
     ops, changes = list(block.backward_ops), list(block.backward_changes)
     for parameter in block.parameters:
-        path = f"{entry}.{parameter.name}" if entry else parameter.name
-        if not parameter.trainable or (parameter.whole_name or path) not in shared:
+        if not parameter.trainable or parameter_name(ref, parameter) not in shared:
             continue
         module, size = parameter.name.rpartition(".")[0], parameter.spec.memory_bytes
         for op in ops:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from profiles.model.graph import BlockRef, ModelGraph, Parameter, TensorSpec
+from profiles.model.graph import BlockRef, ModelGraph, Parameter, TensorSpec, parameter_name
 from simulator.memory.data_group import Sharing
 from simulator.memory.static import State, StaticBytes, static_bytes
 
@@ -107,12 +107,6 @@ class Held:
     summed: int = 0
     again: int = 0
     resummed: int = 0
-
-
-def parameter_name(ref: BlockRef, parameter: Parameter) -> str:
-    """The name in the whole model; parameters that share their storage have the same name."""
-    own = f"{ref.entry}.{parameter.name}" if ref.entry else parameter.name
-    return parameter.tied_to or parameter.whole_name or own
 
 
 def held_parameters(graph: ModelGraph, refs: Sequence[BlockRef], shares: int = 1) -> Held:

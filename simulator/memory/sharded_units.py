@@ -43,9 +43,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter
+from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter, parameter_name
 from simulator.memory.data_group import DataGroup
-from simulator.memory.held import BlockBytes, padded_elements, parameter_name
+from simulator.memory.held import BlockBytes, padded_elements
 
 AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
 

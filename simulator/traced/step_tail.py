@@ -8,16 +8,10 @@ from itertools import chain
 
 from profiles.hardware.catalogue.device import Device
 from profiles.hardware.catalogue.host import host_of
-from profiles.model.graph import BlockRef, ModelGraph
+from profiles.model.graph import BlockRef, ModelGraph, parameter_name
 from simulator.log_interval import total
 from simulator.memory.data_group import DataGroup
-from simulator.memory.held import (
-    GRADIENT_BUCKET_BYTES,
-    Held,
-    held_by_stages,
-    padded_elements,
-    parameter_name,
-)
+from simulator.memory.held import GRADIENT_BUCKET_BYTES, Held, held_by_stages, padded_elements
 from simulator.memory.host_offload import link_s, shard_step_s, shard_sum_s
 from simulator.traced.cost import Cost
 from simulator.traced.in_step import exchange_in_step, update_cost

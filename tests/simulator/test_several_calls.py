@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from profiles.model.graph import ModelGraph
+from profiles.model.graph import ModelGraph, parameter_name
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import trace_model
 from simulator.memory.data_group import Sharing
-from simulator.memory.held import BlockBytes, held_parameters, parameter_name
+from simulator.memory.held import BlockBytes, held_parameters
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.degrees import Degrees
 from simulator.values.workload import Workload
