@@ -123,8 +123,8 @@ def executor_space(
     space: Axes, figures: Transformer, model: TracedModel | str = "", *, tokens: int = 0
 ) -> Axes:
     """The space, restricted to tensor-parallel degrees that the executor can split: every rank gets
-    whole heads of queries, keys and values, and an equal share of the feed-forward layer. Named
-    models with experts or latent attention have only tp 1.
+    whole heads of queries, keys and values, and an equal share of the feed-forward layer. Models
+    that it splits in part (`Transformer.split_in_part`) have only tp 1.
 
     tokens  of a sequence of the model, which the ranks share equally; 0 without sharing
 
@@ -140,18 +140,15 @@ def executor_space(
     inner = figures.ffn_size or figures.expert_size
     able = [tp for tp in divisors(heads) if keys % tp == 0 and (not inner or inner % tp == 0)]
     able = [tp for tp in able if tokens % tp == 0]
-    # transformers holds all experts of a layer in one tensor, and its latent attention has layers
-    # that no rule splits: these stay whole on every rank, which layouts do not price.
-    named = isinstance(model, str) and ":" not in model  # no factory
-    whole = named and bool(figures.num_experts or figures.latent)
-    able = able[:1] if whole else able
+    able = able[:1] if figures.split_in_part else able  # layouts price all of a layer as split
     allowed = tuple(tp for tp in able if space.allows("tp", tp))
     if not allowed:
         shared = f", and {tokens} tokens with --sequence-parallel," if tokens else ""
-        if whole:
+        if figures.split_in_part:
             raise InputError(
-                f"--tp {','.join(map(str, space.tp or ()))}: our executor leaves experts and "
-                "latent attention whole on every rank; use --tp 1, or name another framework "
+                f"--tp {','.join(map(str, space.tp or ()))}: our executor leaves a part of each "
+                "layer of this model whole on every rank (transformers holds experts in one "
+                "tensor; other layers mix all heads); use --tp 1, or name another framework "
                 "(--stack)"
             )
         raise InputError(

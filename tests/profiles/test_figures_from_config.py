@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from profiles.errors import ModelError
 from profiles.model.building.build import build_model
+from profiles.model.figures.described_model import why_not_split
 from profiles.model.figures.figures_from_config import CONFIG_KINDS, figures_of_config
 from profiles.model.loaders import ModelSpec
 
@@ -185,6 +187,32 @@ def test_figures_have_the_parameters_of_the_module(kind: str) -> None:
     config = config_of(kind)
     figures = figures_of_config(config, kind)
     assert figures.parameters == pytest.approx(built_parameters(config), rel=_NOT_IN_FIGURES)
+
+
+_LAYER = re.compile(r".*?\.\d+(?=\.)")
+_SPLIT_KINDS = ("llama", "falcon", "olmo2", "qwen3_moe")
+
+
+@pytest.mark.parametrize("kind", _SPLIT_KINDS)
+def test_split_in_part_as_the_rules_of_the_module_say(kind: str) -> None:
+    assert_split_in_part_as_derived(kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(set(_TYPES) - set(_SPLIT_KINDS)))
+def test_split_in_part_as_the_rules_of_any_module_say(kind: str) -> None:
+    assert_split_in_part_as_derived(kind)
+
+
+def assert_split_in_part_as_derived(kind: str) -> None:
+    config = config_of(kind)
+    spec = ModelSpec(name="small", source="config.json", config=config)
+    module = build_model(spec, micro_batch=1, sequence_length=16).module
+    layers = dict.fromkeys(
+        match[0] for name, _ in module.named_parameters() if (match := _LAYER.match(name))
+    )
+    found = bool(why_not_split(spec, tuple(layers)))
+    assert figures_of_config(config, kind).split_in_part is found
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "opt", "falcon", "qwen3_moe"])

@@ -18,12 +18,11 @@ from shardwright import api
 from shardwright.cli import app
 from shardwright.options.plan_options import PlanOptions
 from shardwright.requests.layout_answers import why_no_layouts
-from shardwright.requests.named_model import sample_of
+from shardwright.requests.named_model import described_of, sample_of
 from shardwright.requests.opened_plan import open_plan
 from shardwright.requests.plan_request import default_precision, plan_request
 from shardwright.requests.plan_route import executor_space, figures_of
 from shardwright.requests.provenance import provenance
-from shardwright.runs.known_models import known_model
 from simulator.values.plan_file import PlanFile, write_plan_file
 from simulator.values.workload import Workload
 from tests.executor.config_zoo import config_of
@@ -302,16 +301,16 @@ def test_a_named_model_that_is_split_in_part_has_no_layout_with_tp(tmp_path: Pat
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of("olmo2")))
     work = Workload(global_batch=8, sequence_length=32)
-    with pytest.raises(InputError, match=r"leaves model\.layers\.0\.\S+ whole .* with --tp 1"):
+    with pytest.raises(InputError, match="leaves a part of each layer of this model whole"):
         api.plan(str(path), ON, work, tp=2)
-    found = api.plan(str(path), ON, work, tp=1).plan
+    found = api.plan(str(path), ON, work).plan
     assert found is not None
     assert found.degrees.tp == 1
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v2"])
 def test_named_models_with_experts_are_not_split_by_our_executor(name):
-    figures = known_model(name).figures
+    figures = described_of(name, None, runs_here=True).figures
     assert executor_space(Axes(), figures, name).tp == (1,)
-    with pytest.raises(InputError, match="leaves experts and latent attention whole"):
+    with pytest.raises(InputError, match="leaves a part of each layer"):
         executor_space(Axes(tp=(4,)), figures, name)

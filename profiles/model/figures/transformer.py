@@ -128,6 +128,7 @@ class Transformer:
                       transformers), which eager PyTorch runs one by one
     whole_vocabulary   our executor does not split embedding and head, since the loss takes all
                        logits (trace_vocabulary.py)
+    split_in_part      tensor parallelism of our executor leaves a part of every layer whole
     vector_parameters  average norms and biases per layer, if counted; 0: from `biases`
     predicted_ahead   further tokens predicted by one block of `predicting_layers` layers each, with
                       separate logits (multi-token prediction, DeepSeek-V3, arXiv 2412.19437,
@@ -166,6 +167,7 @@ class Transformer:
     unfused_gelu: bool = False
     gated_attention: bool = False
     whole_vocabulary: bool = False
+    split_in_part: bool = False
 
     def __post_init__(self) -> None:
         counts = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size")
