@@ -23,6 +23,7 @@ from simulator.memory.footprint import rank_footprint
 from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import schedule_kind
 from simulator.training_run.fit.memory_interval import memory_margin
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.known_features import known_features
 
@@ -68,8 +69,8 @@ class MemoryFloors:
         all layers."""
         if not len(layouts):
             return np.zeros(0)
-        lasting, passing = self._floors(layouts, layouts.recompute)
-        return np.asarray(lasting + passing)
+        lasting, gradients, passing = self._floors(layouts, layouts.recompute)
+        return np.asarray(lasting + np.maximum(gradients, passing))
 
     def within(self, layouts: Layouts, limits: Array) -> tuple[NDArray[np.intp], Array]:
         """The layouts whose bounds are within their limits, and the bounds."""
@@ -80,8 +81,8 @@ class MemoryFloors:
     def fewest_recomputed(self, layouts: Layouts, limits: Array) -> NDArray[np.int64]:
         """[layouts] with full recomputation: minimum number of recomputed layers per virtual stage
         (1 or more) for which the bound is within the limit."""
-        lasting, full = self._floors(layouts, layouts.recompute)
-        _, none = self._floors(layouts, _none(layouts))
+        lasting, _, full = self._floors(layouts, layouts.recompute)
+        _, _, none = self._floors(layouts, _none(layouts))
         over = lasting + none - limits
         saved = np.maximum(none - full, 1.0)
         share = np.clip(over / saved, 0.0, 1.0)
@@ -93,9 +94,9 @@ class MemoryFloors:
         (stage_layers)."""
         return np.asarray(np.maximum(1, self._base.model.num_layers // layouts.pp - 1))
 
-    def _floors(self, layouts: Layouts, recompute: NDArray[np.int64]) -> tuple[Array, Array]:
-        """Two arrays [layouts]: lower bounds in bytes on the first rank's lasting memory and on its
-        activations and temporary tensors."""
+    def _floors(self, layouts: Layouts, recompute: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        """Three arrays [layouts]: lower bounds in bytes on the first rank's lasting memory, on
+        gradients that may not exist together with all activations, and on activations."""
         # With micro-batches of one sequence, a bound depends only on whether there are several, and
         # on the number in flight, min(m, pp) under 1F1B.
         several = np.minimum(-(-self._base.global_batch // layouts.dp), np.maximum(2, layouts.pp))
@@ -111,13 +112,21 @@ class MemoryFloors:
         )
         known = known_features(self._base, layouts.options, floors_of)
         floors = known.rows(keys[first], lambda row: light.run(self._base, int(first[row])))
-        lasting = floors["lasting"][where]
+        lasting, gradients = floors["lasting"][where], floors["gradients"][where]
         per_sequence = np.where(_keeps_less(layouts), 0.0, floors["passing"][where])
         # Rank r keeps min(m, pp - r) micro-batches in flight, the first rank min(m, pp).
         count = self._base.global_batch // (layouts.dp * layouts.micro_batch)
         most = self._base.global_batch // layouts.dp
         share = np.minimum(count, layouts.pp) / np.minimum(most, layouts.pp)
-        return lasting, np.asarray(per_sequence * layouts.micro_batch * share)
+        # A backward precedes a forward (footprint.py) where more micro-batches follow.
+        plain = (layouts.pp == 1) | (layouts.schedule == SCHEDULES.index("1f1b"))
+        keeps = all(m.keeps_gradients for m in load_framework(self._base.stack).memory)
+        both = keeps | (plain & (count > layouts.pp))
+        return (
+            lasting + np.where(both, gradients, 0.0),
+            np.where(both, 0.0, gradients),
+            np.asarray(per_sequence * layouts.micro_batch * share),
+        )
 
 
 def _keeps_less(layouts: Layouts) -> NDArray[np.bool_]:
@@ -141,12 +150,12 @@ def _none(layouts: Layouts) -> NDArray[np.int64]:
 
 
 def floors_of(light: Sequence[TrainingRun]) -> dict[str, Array]:
-    """[runs] bytes on the first rank: `lasting`, and `passing` (the rest) per micro-batch of one
-    sequence; the runs are layouts with 1F1B and such micro-batches."""
+    """[runs] bytes on the first rank: `lasting`, without `gradients`, and `passing`, activations of
+    micro-batches of one sequence; the runs are layouts with 1F1B and such micro-batches."""
     ranks = [rank_footprint(run, 0) for run in light]
-    lasting = [each.static_bytes + each.communication_bytes for each in ranks]
-    passing = [
-        min(each.activations_bytes, each.limiting_bytes - lasts)
-        for each, lasts in zip(ranks, lasting, strict=True)
-    ]
-    return {"lasting": np.asarray(lasting), "passing": np.asarray(passing)}
+    lasting = [x.parameters_bytes + x.optimizer_bytes + x.communication_bytes for x, _ in ranks]
+    return {
+        "lasting": np.asarray(lasting),
+        "gradients": np.asarray([details.all_gradients_bytes for _, details in ranks]),
+        "passing": np.asarray([details.all_activations_bytes for _, details in ranks]),
+    }

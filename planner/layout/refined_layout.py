@@ -100,7 +100,7 @@ def _within(run: TrainingRun, limit_bytes: float) -> Footprint | None:
     """The footprint of a layout that fits and that the framework runs, otherwise None. Usually the
     first or the last rank exceeds the limit, so these are checked first."""
     ends = (0, run.degrees.pp - 1) if run.degrees.pp > 1 else ()
-    if any(rank_footprint(run, rank).limiting_bytes > limit_bytes for rank in ends):
+    if any(rank_footprint(run, rank)[0].limiting_bytes > limit_bytes for rank in ends):
         return None
     memory = footprint(run)
     return None if memory.refused or memory.needed_bytes > limit_bytes else memory

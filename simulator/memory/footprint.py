@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.host_offload import host_bytes
@@ -40,6 +41,7 @@ class PeakDetails:
     kept                 layers with their kept activations, per micro-batch
     in_flight            number of micro-batches kept at once
     moment               name of the fullest moment
+    all_activations_bytes, all_gradients_bytes   the most of a step; at the peak there may be fewer
     working_set_bytes    temporary tensors while one layer computes: the moment's and the layer's
     lingering_bytes      freed blocks that wait for a collective's stream, as far as the device has
                          room
@@ -49,6 +51,8 @@ class PeakDetails:
     kept: tuple[KeptLayers, ...]
     in_flight: float
     moment: str
+    all_activations_bytes: float
+    all_gradients_bytes: float
     working_set_bytes: float
     lingering_bytes: float
 
@@ -125,9 +129,19 @@ def footprint(run: TrainingRun) -> Footprint:
     )
 
 
-def rank_footprint(run: TrainingRun, rank: int) -> RankMemory:
-    """The footprint of one pipeline rank alone."""
-    return _Counter(run).rank(rank)[0]
+def rank_footprint(run: TrainingRun, rank: int) -> tuple[RankMemory, PeakDetails]:
+    """The footprint of one pipeline rank alone, and the parts of its peak."""
+    return _Counter(run).rank(rank)
+
+
+class _Peak(NamedTuple):
+    """A candidate for the peak: a moment, the micro-batches in flight, bytes of gradients and of
+    the moment's temporary tensors."""
+
+    moment: str
+    in_flight: float
+    gradients: float
+    extra: float
 
 
 class _Counter:
@@ -158,29 +172,49 @@ class _Counter:
         kept = self._kept_layers(mine)
         # The virtual stages of a rank are alike: whole stages of a micro-batch are in flight.
         in_flight = self.in_flight[rank] / len(mine)
-        activations = self._on_device(sum(k.count * k.bytes_each for k in kept) * in_flight)
+        each_batch = sum(k.count * k.bytes_each for k in kept)
+        largest = max((k.bytes_each for k in kept), default=0.0)
         rerun = max(
             layer.expert_rerun if any(share.expert_layers for share in mine) else 0.0,
             layer.dense_rerun if any(share.dense_layers for share in mine) else 0.0,
         )
-        moments = [("end of the forward pass", activations, 0.0)]
+        # Without buffers, a step's first backward allocates the gradients. If it follows all
+        # forwards, they first exist when one micro-batch has left.
+        late = not memory.keeps_gradients and run.num_microbatches * len(mine) <= round(
+            self.in_flight[rank]
+        )
+        later = (in_flight - late, static.gradients)
+        first = (in_flight, 0.0) if late else later
+        peaks = [_Peak("end of the forward pass", *first, extra=0.0)]
         for moment in memory.moments:
-            extra = tensors.total(moment.tensors, here)
+            name, extra = moment.name, tensors.total(moment.tensors, here)
             if moment.where == "step":
-                moments.append((moment.name, 0.0, extra))
+                peaks.append(_Peak(name, 0.0, static.gradients, extra))
             elif moment.where == "layer" and any(share.num_layers for share in mine):
-                moments.append((moment.name, activations, extra + rerun + widened_bytes(run)))
+                extra += rerun + widened_bytes(run)
+                peaks.append(_Peak(name, *first, extra))
+                peaks.append(_Peak(name, *later, extra + late * largest))
             elif moment.where == "head" and any(share.has_head for share in mine):
                 # Multi-token prediction: each further token has its own logits and loss.
-                moments.append((moment.name, activations, extra * (1 + run.model.predicted_ahead)))
+                extra *= 1 + run.model.predicted_ahead
+                peaks.append(_Peak(name, *first, extra))
+                peaks += [_Peak(name, *later, extra)] * (in_flight > late)
             elif moment.where == "embedding" and any(share.has_embedding for share in mine):
-                moments.append((moment.name, activations, extra))
-        name, held, extra = max(moments, key=lambda item: item[1] + item[2])
-        lasting, passing = static.total + always, held + extra
+                peaks.append(_Peak(name, *later, extra))
+        held, peak = max(
+            ((self._on_device(each_batch * peak.in_flight), peak) for peak in peaks),
+            key=lambda pair: pair[0] + pair[1].gradients + pair[1].extra,
+        )
+        extra = peak.extra
+        lasting = static.parameters + static.optimizer + peak.gradients + always
+        passing = held + extra
         # Kept micro-batches refill blocks of equal sizes. Unused blocks remain from temporary
         # tensors while one layer computes.
-        working_set = extra + (max((k.bytes_each for k in kept), default=0.0) if held else 0.0)
-        reserved = lasting + passing + working_set * memory.cached_over_working_set.value
+        working_set = extra + (largest if held else 0.0)
+        # FSDP2 allocates gradients on the stream of its collectives, which reuses no blocks of
+        # freed activations (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+        reserved = lasting + passing + static.gradients - peak.gradients
+        reserved += working_set * memory.cached_over_working_set.value
         layers_in_flight = sum(share.num_layers for share in mine) * in_flight
         waiting = sum(
             tensors.bytes_of(tensor.one(), here) * min(tensor.most, tensor.each * layers_in_flight)
@@ -191,7 +225,7 @@ class _Counter:
         found = RankMemory(
             rank=rank,
             parameters_bytes=static.parameters,
-            gradients_bytes=static.gradients,
+            gradients_bytes=peak.gradients,
             optimizer_bytes=static.optimizer,
             activations_bytes=held,
             transient_bytes=extra,
@@ -207,8 +241,10 @@ class _Counter:
         details = PeakDetails(
             here=here,
             kept=kept,
-            in_flight=in_flight,
-            moment=name,
+            in_flight=peak.in_flight,
+            moment=peak.moment,
+            all_activations_bytes=self._on_device(each_batch * in_flight),
+            all_gradients_bytes=static.gradients,
             working_set_bytes=working_set,
             lingering_bytes=lingering,
         )

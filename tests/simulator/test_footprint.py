@@ -584,3 +584,27 @@ def test_the_first_layers_of_a_stage_are_recomputed_dense_ones_before_experts(
     for kept in ranks[0].kept:
         if "not recomputed" not in kept.name:
             assert kept.bytes_each == run.seq_len * run.micro_batch * 1024 * 2
+
+
+def test_gradients_without_buffers_exist_from_the_first_backward_on() -> None:
+    """FSDP2, fp32: one micro-batch has left when gradients exist; with two, the activations of the
+    second exist together with gradients."""
+    run = changed(
+        RUN, stack="torch-fsdp", zero_stage=3, precision="fp32", dp=2, micro_batch=2, global_batch=4
+    )
+    one, two = footprint(run), footprint(replace(run, global_batch=8))
+    (alone,), (first,) = one.ranks, two.ranks
+    weights = one.details[0].here.num_parameters
+    assert alone.gradients_bytes == 0
+    assert first.gradients_bytes == 4 * weights / 2
+    assert first.peak_bytes - alone.peak_bytes == pytest.approx(4 * weights / 2)
+    # Without activations that last, the peak is the end of the backward: all gradients, and what
+    # one layer keeps.
+    light = footprint(replace(run, recompute="full", micro_batch=1, global_batch=2, seq_len=16))
+    (end,) = light.ranks
+    assert end.activations_bytes == 0
+    assert end.gradients_bytes == 4 * weights / 2
+    assert end.transient_bytes > light.details[0].kept[0].bytes_each
+    # Megatron's buffers last.
+    other = footprint(replace(run, stack="megatron-core", zero_stage=1))
+    assert other.ranks[0].gradients_bytes == 4 * other.details[0].here.num_parameters

@@ -94,6 +94,8 @@ class FrameworkMemory:
     gradient_bytes     per parameter, as reduced, on every rank below stage 2; `fp16_` and `fp8_`
                        for runs in fp16 and in fp8 or less
     keeps_gradients_as_summed   the type in which gradients are summed is that of their buffers
+    keeps_gradients    buffers of gradients last all run; otherwise a step's first backward
+                       allocates them (torch's `zero_grad`, which sets them to None)
     frozen_fp8_weight_bytes   per parameter, in fp8 runs that train only adapters
     offloaded_weight_bytes, offloaded_gradient_bytes   per parameter, on the device if the optimizer
                        is in host memory
@@ -137,6 +139,7 @@ class FrameworkMemory:
     moments: tuple[Moment, ...]
     lingering: tuple[LingeringTensor, ...] = ()
     keeps_gradients_as_summed: bool = False
+    keeps_gradients: bool = True
     compared: bool = True
 
     def __post_init__(self) -> None:

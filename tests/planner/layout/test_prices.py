@@ -25,6 +25,7 @@ CASES = (
     ("deepseek-v3", "megatron-core", "h800-sxm-80gb", 256, 512, 4096, {"tp": (1, 2), "cp": (1, 2)}),
     ("llama-3.1-8b", "nanotron", "h100-sxm-80gb", 16, 64, 4096, {}),
     ("gpt2", "torch-fsdp", "a100-sxm-40gb", 16, 64, 1024, {}),
+    ("llama-3.1-8b", "torch", "h100-sxm-80gb", 16, 32, 4096, {}),
     ("llama-3.1-8b", "megatron-core", "h100-sxm-80gb", 16, 32, 4096,
      {"schedule": ("zb-h1", "zbv", "v-half", "gpipe"), "tp": (2,)}),
 )  # fmt: skip
@@ -66,9 +67,11 @@ def test_the_floor_of_a_light_layout_is_what_its_first_rank_keeps(case):
     for some in (rows, few) if len(few) else (rows,):
         light = layouts.rows(np.random.default_rng(3).choice(some, 20))
         for index, floor in enumerate(MemoryFloors(base).needed(light).tolist()):
-            first = rank_footprint(light.run(base, index), 0)
-            kept = first.static_bytes + first.communication_bytes + first.activations_bytes
-            assert floor == pytest.approx(min(kept, first.limiting_bytes), rel=1e-9)
+            first, details = rank_footprint(light.run(base, index), 0)
+            lasting = first.parameters_bytes + first.optimizer_bytes + first.communication_bytes
+            passing = details.all_gradients_bytes + details.all_activations_bytes
+            assert floor == pytest.approx(lasting + passing, rel=1e-9)
+            assert floor <= first.limiting_bytes
 
 
 def test_interleaved_bounds_are_close():
