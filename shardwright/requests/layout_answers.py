@@ -263,4 +263,4 @@ def why_no_layouts(request: PlanRequest) -> str:
         optimizer=step_optimizer(request.options),
         solver=request.options.solver,
     )
-    return route.why_blocks
+    return "" if route.others and not request.options.stack else route.why_blocks

@@ -112,6 +112,14 @@ class Described:
 
 
 @functools.cache
+def uncounted_words(model: str, figures: Transformer) -> str:
+    """Message: our executor has no layouts of a model with such layers."""
+    return (
+        f"{model or 'this model'}: layouts for our executor are priced by the layers of Llama, "
+        f"BERT and GPT-2, and these layers have {figures.uncounted}"
+    )
+
+
 def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Described:
     """The sizes of a shipped name, a config.json or `package.module:factory`.
 
@@ -152,7 +160,9 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
     figures, notes = found.figures, found.notes
     if runs_here and found.entries:
         first_layer(found.entries, figures.num_layers)
-    if runs_here and factory and (why := why_not_split(spec, found.entries)):
+    if runs_here and figures.uncounted:
+        raise InputError(uncounted_words(model, figures))
+    if runs_here and found.entries and (why := why_not_split(spec, found.entries)):
         raise InputError(f"{model}: {why}, and layouts split all of a layer")
     if runs_here and figures.predicted_ahead:
         figures = replace(figures, predicted_ahead=0)

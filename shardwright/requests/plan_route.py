@@ -22,7 +22,7 @@ from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
 from shardwright.requests.local_paths import trace_cache
-from shardwright.requests.named_model import described_of, import_from_here
+from shardwright.requests.named_model import described_of, import_from_here, uncounted_words
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.run.used_options import used_options
 from simulator.values.degrees import AXIS_ORDERS
@@ -36,10 +36,12 @@ class Route:
 
     figures     of the model, for the search over layouts; None for the search block by block
     why_blocks  reason for the search block by block; "" for layouts
+    others      whether other frameworks have layouts of a model that is searched block by block
     """
 
     figures: Transformer | None
     why_blocks: str = ""
+    others: bool = False
 
 
 def route_of(
@@ -66,7 +68,17 @@ def route_of(
     try:
         return Route(figures=figures_of(model, seq))
     except (InputError, TraceError) as error:
-        return Route(figures=None, why_blocks=str(error))
+        return Route(figures=None, why_blocks=str(error), others=_has_figures(model, seq))
+
+
+def _has_figures(model: str | TracedModel, seq: int | None) -> bool:
+    """Whether figures describe a named model, as other frameworks need."""
+    if not isinstance(model, str) or resolve_model(model).factory:
+        return False
+    try:
+        return bool(figures_of(model, seq, runs_here=False))
+    except (InputError, TraceError):
+        return False
 
 
 def _why_block_by_block(cluster: Cluster, *, optimizer: str, solver: str) -> str:
@@ -100,6 +112,8 @@ def figures_of(model: str | TracedModel, seq: int | None, *, runs_here: bool = T
     whole = not any(kind == HEAD for _, kind in model.tensor_parallel)
     graph = model.at(2)
     found = figures_of_trace(graph)
+    if runs_here and found.figures.uncounted:
+        raise InputError(uncounted_words(model.source, found.figures))
     if runs_here:
         first_layer(found.entries, found.figures.num_layers)
         if matrix := left_whole(graph.matrices, model.tensor_parallel, found.entries):
@@ -123,14 +137,16 @@ def executor_space(
     space: Axes, figures: Transformer, model: TracedModel | str = "", *, tokens: int = 0
 ) -> Axes:
     """The space, restricted to tensor-parallel degrees that the executor can split: every rank gets
-    whole heads of queries, keys and values, and an equal share of the feed-forward layer. Models
-    that it splits in part (`Transformer.split_in_part`) have only tp 1.
+    whole heads of queries, keys and values, and an equal share of the feed-forward layer.
 
     tokens  of a sequence of the model, which the ranks share equally; 0 without sharing
 
-    Raises InputError where --tp leaves none, and, with the block and the reason, if the executor
-    cannot run the model with shared tokens.
+    Raises InputError where --tp leaves none, for layers that figures do not count, and, with the
+    block and the reason, if the executor cannot run the model with shared tokens.
     """
+    if figures.uncounted:
+        name = model if isinstance(model, str) else model.source
+        raise InputError(f"{uncounted_words(name, figures)}; name another framework (--stack)")
     if tokens:
         if isinstance(model, str):
             work = Workload(global_batch=1, sequence_length=tokens)
@@ -140,17 +156,9 @@ def executor_space(
     inner = figures.ffn_size or figures.expert_size
     able = [tp for tp in divisors(heads) if keys % tp == 0 and (not inner or inner % tp == 0)]
     able = [tp for tp in able if tokens % tp == 0]
-    able = able[:1] if figures.split_in_part else able  # layouts price all of a layer as split
     allowed = tuple(tp for tp in able if space.allows("tp", tp))
     if not allowed:
         shared = f", and {tokens} tokens with --sequence-parallel," if tokens else ""
-        if figures.split_in_part:
-            raise InputError(
-                f"--tp {','.join(map(str, space.tp or ()))}: our executor leaves a part of each "
-                "layer of this model whole on every rank (transformers holds experts in one "
-                "tensor; other layers mix all heads); use --tp 1, or name another framework "
-                "(--stack)"
-            )
         raise InputError(
             f"--tp {','.join(map(str, space.tp or ()))}: our executor splits {heads} heads of "
             f"queries and {keys} of keys{shared} evenly; tp can be {', '.join(map(str, able))}, or "

@@ -121,6 +121,15 @@ def _spec_of(
     )
 
 
+def _by_blocks(model: TracedModel | str, on: Cluster, work: Workload, solver: str) -> bool:
+    """Whether our executor's plans of a model are searched block by block on devices of the
+    catalog."""
+    if not isinstance(model, (str, TracedModel)) or on.groups[0].device.type == "cpu":
+        return False
+    route = route_of(model, on, seq=work.sequence_length, optimizer=work.optimizer, solver=solver)
+    return route.figures is None
+
+
 def plan(
     model: TracedModel | str,
     on: Cluster | str,
@@ -132,7 +141,10 @@ def plan(
     progress: Progress | None = None,
     **given: Unpack[PlanKeywords],
 ) -> PlanFile | LayoutFile:
-    """The best plan, as for `shardwright.plan`: a LayoutFile with a stack, otherwise a PlanFile."""
+    """The best plan, as for `shardwright.plan`: a LayoutFile with a stack, otherwise a PlanFile.
+
+    For our own executor, models without layouts (`route_of`) have a PlanFile in both cases.
+    """
     options = _options_of(given, stack or "")
     axes = axes_of_options(options)
     time_limit_s, solver, seed = options.time_limit_s, options.solver, options.seed
@@ -140,7 +152,7 @@ def plan(
         raise InputError(f"the third argument must be a Workload, got {type(work).__name__}")
     region = grid_of(options.region or WORLD).region
     where = on if isinstance(on, Cluster) else cluster(on)
-    if stack is not None:
+    if stack is not None and not (stack == EXECUTOR and _by_blocks(model, where, work, solver)):
         if space is not None:
             raise InputError(
                 "space is for our own executor; with stack= give pins (tp=, pp=, ...) instead"

@@ -120,7 +120,7 @@ _OFFLOADS = {"optimizer_offload": True}
 _DRAWN_SELDOM = [
     (_CONFIG, "1x4xh100-sxm", None, {**_SHARES, "pp": 2, "schedule": "1f1b"}),
     (_CONFIG, "1x8xh100-sxm", "torch", _SHARES),
-    ("mixtral-8x7b", "1x8xh100-sxm", "torch", _OFFLOADS),
+    ("llama-3.1-70b", "1x8xh100-sxm", "torch", _OFFLOADS),
     *(
         pytest.param(model, on, None, pins, marks=pytest.mark.slow)
         for model in (_ALIKE, f"{models.__name__}:tied", _CONFIG, "tiny-llama-demo")
@@ -128,8 +128,12 @@ _DRAWN_SELDOM = [
         for pins in (_SHARES, {**_SHARES, "pp": 2, "schedule": "1f1b"})
     ),
     *(
-        pytest.param("mixtral-8x7b", on, stack, pins, marks=pytest.mark.slow)
-        for stack in ("torch", "torch-fsdp", "maxtext")
+        pytest.param(model, on, stack, pins, marks=pytest.mark.slow)
+        for model, stack in (
+            ("llama-3.1-70b", "torch"),
+            ("mixtral-8x7b", "torch-fsdp"),
+            ("mixtral-8x7b", "maxtext"),
+        )
         for on, pins in (
             ("1x8xh100-sxm", _OFFLOADS),
             ("2x8xa100-sxm-80gb", {"activation_offload": (0.5,)}),

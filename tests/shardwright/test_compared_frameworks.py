@@ -45,9 +45,8 @@ def test_one_source_is_not_enough() -> None:
 
 
 def test_the_answer_without_a_framework_is_short_and_names_the_next() -> None:
-    """A model of experts on H800s: our executor has no expert parallelism."""
     done = shardwright(
-        "plan", "mixtral-8x7b", "--on", "2x8xh800-sxm", "--global-batch", "128", "--no-cache"
+        "plan", "llama-3.1-8b", "--on", "2x8xh800-sxm", "--global-batch", "128", "--no-cache"
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -56,6 +55,17 @@ def test_the_answer_without_a_framework_is_short_and_names_the_next() -> None:
     assert len(lines) <= 12
     assert any(line.lstrip().startswith("torch (runs here)") for line in lines)
     assert "Basis   no fitted run of megatron-core on h800-sxm-80gb" in done.stdout
+
+
+def test_layers_that_our_executor_has_no_layouts_of_are_not_compared() -> None:
+    done = shardwright(
+        *("plan", "mixtral-8x7b", "--on", "2x8xh800-sxm", "--global-batch", "128"),
+        *("--no-cache", "--explain"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("megatron-core with ")
+    assert "torch (runs here)" not in done.stdout
+    assert "these layers have experts" in " ".join(done.stdout.split())
 
 
 def test_a_framework_that_refuses_the_request_is_named_with_its_reason() -> None:

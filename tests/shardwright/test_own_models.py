@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -295,22 +296,24 @@ def test_layers_that_are_split_in_part_are_priced_so() -> None:
     assert figures_of(traced, 32, runs_here=False).num_heads == 2
 
 
-def test_a_named_model_that_is_split_in_part_has_no_layout_with_tp(tmp_path: Path) -> None:
-    """OLMo 2 norms its queries over all heads: attention stays whole, and the plan's memory was
-    half of what the run needs."""
+def test_layers_that_figures_do_not_count_are_planned_block_by_block(tmp_path: Path) -> None:
+    """OLMo 2 norms its queries over all heads, so that tensor parallelism leaves attention whole:
+    as a layout, its memory was half of what the run needs."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config_of("olmo2")))
     work = Workload(global_batch=8, sequence_length=32)
-    with pytest.raises(InputError, match="leaves a part of each layer of this model whole"):
-        api.plan(str(path), ON, work, tp=2)
-    found = api.plan(str(path), ON, work).plan
-    assert found is not None
-    assert found.degrees.tp == 1
+    found = api.plan(str(path), ON, work, tp=2)
+    assert isinstance(found, PlanFile)
+    assert found.plan is not None
+    assert found.plan.degrees.tp == 2
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v2"])
-def test_named_models_with_experts_are_not_split_by_our_executor(name):
-    figures = described_of(name, None, runs_here=True).figures
-    assert executor_space(Axes(), figures, name).tp == (1,)
-    with pytest.raises(InputError, match="leaves a part of each layer"):
-        executor_space(Axes(tp=(4,)), figures, name)
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v2", "qwen3-8b", "gemma-2-9b"])
+def test_other_frameworks_have_layouts_of_layers_that_figures_do_not_count(name: str) -> None:
+    options = PlanOptions(model=name, on="2x8xh100-sxm", global_batch=64, seq=1024)
+    request = plan_request(options, profile=Path("none.json"), today="2026-11-30")
+    assert why_no_layouts(request) == ""
+    ours = replace(request, options=replace(options, stack="torch"))
+    assert "the layers of Llama, BERT and GPT-2" in why_no_layouts(ours)
+    with pytest.raises(InputError, match="name another framework"):
+        executor_space(Axes(), described_of(name, None).figures, name)

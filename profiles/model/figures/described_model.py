@@ -26,7 +26,7 @@ from profiles.model.graph import ModelGraph
 from profiles.model.loaders import ModelSpec, need_to_build, position_count, resolve_model
 from profiles.model.tracing.traced import kept
 
-FIGURES_SCHEMA = "shardwright/figures@2"
+FIGURES_SCHEMA = "shardwright/figures@1"
 # Samples of a trace; torch takes shortcuts for one.
 _SAMPLES = 2
 # Default tokens per sample of a configuration's trace. The figures do not depend on it, except that
@@ -83,9 +83,7 @@ def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputErr
     try:
         found = figures_of_trace(_traced(spec, length))
         whole = bool(spec.factory) and not splits_vocabulary(spec)
-        in_part = not spec.factory and bool(why_not_split(spec, found.entries))
-        figures = replace(found.figures, whole_vocabulary=whole, split_in_part=in_part)
-        return replace(found, figures=figures)
+        return replace(found, figures=replace(found.figures, whole_vocabulary=whole))
     except (InputError, TraceError) as error:
         kind = TraceError if isinstance(error, TraceError) else InputError
         return kind, str(error)
@@ -93,8 +91,8 @@ def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputErr
 
 @functools.lru_cache(maxsize=64)
 def why_not_split(spec: ModelSpec, entries: tuple[str, ...]) -> str:
-    """Why tensor parallelism does not split a model's layers, as layouts assume; "" if it does.
-    `entries` of its blocks."""
+    """Why tensor parallelism does not split the layers of a model that is no configuration in
+    `CONFIG_KINDS`, as layouts assume; "" if it does. `entries` of its blocks."""
     from profiles.model.building.build import build_model
     from profiles.model.tracing.trace import executor_facts
 

@@ -61,8 +61,7 @@ class ConfigKind:
     activation  default of `hidden_act`
     hybrid      rule of layers with a recurrence: `mamba` or `delta` (`hybrid_layers`)
     gated_attention  the attention's output is multiplied by a gate
-    split_in_part    tensor parallelism of our executor leaves a part of every layer whole, also
-                     without experts (`left_whole` of the rules derived from transformers 5.23)
+    special_parts    as in `Transformer`
     """
 
     gated: bool = True
@@ -80,7 +79,7 @@ class ConfigKind:
     activation: str = ""
     hybrid: str = ""
     gated_attention: bool = False
-    split_in_part: bool = False
+    special_parts: str = ""
 
 
 CONFIG_KINDS: Mapping[str, ConfigKind] = decode(
@@ -175,7 +174,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         predicted_ahead=given("predicted_ahead"),
         unfused_gelu=_activation(config, kind) in UNFUSED_GELUS,
         gated_attention=kind.gated_attention,
-        split_in_part=kind.split_in_part or bool(experts or latent),
+        special_parts=kind.special_parts,
         **_recurrent(layers),
     )
 

@@ -128,7 +128,8 @@ class Transformer:
                       transformers), which eager PyTorch runs one by one
     whole_vocabulary   our executor does not split embedding and head, since the loss takes all
                        logits (trace_vocabulary.py)
-    split_in_part      tensor parallelism of our executor leaves a part of every layer whole
+    special_parts      parts of a layer that figures do not describe, as text: norms of queries and
+                       keys, scores that are kept
     vector_parameters  average norms and biases per layer, if counted; 0: from `biases`
     predicted_ahead   further tokens predicted by one block of `predicting_layers` layers each, with
                       separate logits (multi-token prediction, DeepSeek-V3, arXiv 2412.19437,
@@ -167,7 +168,7 @@ class Transformer:
     unfused_gelu: bool = False
     gated_attention: bool = False
     whole_vocabulary: bool = False
-    split_in_part: bool = False
+    special_parts: str = ""
 
     def __post_init__(self) -> None:
         counts = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size")
@@ -190,6 +191,16 @@ class Transformer:
             )
         if self.window < 0 or (self.window_layers and not self.window):
             raise InputError(f"{self.window_layers} layers need a window of 1 key or more")
+
+    @property
+    def uncounted(self) -> str:
+        """Parts of its layers that the counts for our executor lack, as text; "" if none does. They
+        are of Llama, BERT and GPT-2 (profiles/data/frameworks/torch.toml)."""
+        parts = [self.special_parts]
+        parts += ["experts"] * bool(self.num_experts)
+        parts += ["latent attention"] * (self.latent is not None)
+        parts += ["a recurrence"] * bool(self.state_layers)
+        return ", ".join(filter(None, parts))
 
     @property
     def attention_parameters(self) -> int:

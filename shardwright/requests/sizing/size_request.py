@@ -410,10 +410,11 @@ def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
             load_framework(name)  # raises UnknownNameError with the nearest names
     if not names:
         devices = [_device_of(named) for named in flags.on]
-        names = tuple(dict.fromkeys(name for each in devices for name in _compared(each, options)))
+        compared = dict.fromkeys(name for each in devices for name in _compared(each, options))
+        names = tuple(name for name in compared if name != EXECUTOR or not figures.uncounted)
     elif ANY_STACK in names:
         only = {framework_of_device(_device_of(named)) for named in flags.on} - {""}
-        unable = set() if _ours(options) else {EXECUTOR}
+        unable = set() if _ours(options) and not figures.uncounted else {EXECUTOR}
         names = tuple(sorted({*offered_frameworks(), *only} - unable, key=_most_axes))
     return tuple(
         StackChoice(
