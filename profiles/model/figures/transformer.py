@@ -194,8 +194,8 @@ class Transformer:
 
     @property
     def uncounted(self) -> str:
-        """Parts of its layers that the counts for our executor lack, as text; "" if none does. They
-        are of Llama, BERT and GPT-2 (profiles/data/frameworks/torch.toml)."""
+        """Parts of its layers that our executor's counts leave out, as text. These counts are of
+        Llama, BERT and GPT-2 (profiles/data/frameworks/torch.toml)."""
         parts = [self.special_parts]
         parts += ["experts"] * bool(self.num_experts)
         parts += ["latent attention"] * (self.latent is not None)
