@@ -5,10 +5,9 @@ Tensor parallelism splits linear layers by columns or rows, embedding and head b
 
 Data parallelism by ZeRO stage: 0 shards nothing (replica_gradients.py). 1 to 3 use FSDP2
 (fully_shard per block). It reduces each block's gradients in each backward; under ZeRO 1, and in a
-pipeline, only in the last backward of a step. 1 and 2 keep parameters whole between the passes, 3
-shards them again after each. bf16 plans keep fp32 weights, gradient sums and optimizer states, and
-compute in bf16: by FSDP2's mixed precision if it shards, otherwise with our own copies
-(working_copies.py), where frozen weights exist in bf16 only.
+pipeline, only in the last one of a step. 1 and 2 keep parameters whole between the passes, 3 shards
+them again after each. bf16 plans keep fp32 weights, gradient sums and states, and compute in bf16,
+by FSDP2 or with our own copies (working_copies.py), where frozen weights exist in bf16 only.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 from torch.utils._pytree import tree_map_only
 
 from executor.mesh import Mesh, local, sum_over
@@ -36,6 +35,7 @@ from profiles.errors import RunError
 from profiles.model.building.tensor_parallel_rules import HEAD, Rule, matches
 from profiles.model.tracing.trace_split_layers import SplitLayers
 from profiles.model.tracing.trace_tensor_parallel import shard
+from simulator.memory.held import shard_dimension
 from simulator.values.plan import Plan
 
 _REDUCTIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
@@ -134,6 +134,7 @@ def apply_fully_sharded(
         "mesh": mesh.shards,
         "reshard_after_forward": plan.zero_stage == 3,
         "mp_policy": policy,
+        "shard_placement_fn": lambda p: Shard(shard_dimension(p.shape, plan.shares)),
     }
     if plan.optimizer_offload:  # no effect on a CPU, whose memory is host memory
         settings["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.shards.device_type != "cpu")

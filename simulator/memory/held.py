@@ -21,11 +21,24 @@ Figures = TypeVar("Figures", float, npt.NDArray[np.float64])
 GRADIENT_BUCKET_BYTES = 25 * 2**20
 
 
+def shard_dimension(shape: Sequence[int], shares: int) -> int:
+    """The dimension in which FSDP2 shards a parameter over `shares` replicas: its rows; if they are
+    fewer (experts in one tensor), the longest other dimension that `shares` divides, if any.
+
+    >>> shard_dimension((8, 28672, 4096), 8), shard_dimension((8, 28672, 4096), 64)
+    (0, 1)
+    """
+    if not shape or shape[0] >= shares:
+        return 0
+    even = [d for d in range(1, len(shape)) if shape[d] and shape[d] % shares == 0]
+    return max(even, key=lambda d: shape[d], default=0)
+
+
 def padded_elements(spec: TensorSpec, shares: int) -> int:
-    """Elements of a parameter on all of `shares` replicas if FSDP2 shards its rows: every shard has
-    the size of the first, padded with zeros. A scalar is not sharded (executor/parallelize.py,
-    `kept_whole`)."""
-    if not spec.shape or not spec.num_elements:
+    """Elements of a parameter on all of `shares` replicas under FSDP2: of sharded rows every shard
+    has the size of the first, padded with zeros. A scalar is not sharded
+    (executor/parallelize.py, `kept_whole`)."""
+    if not spec.shape or not spec.num_elements or shard_dimension(spec.shape, shares):
         return spec.num_elements
     rows = spec.shape[0]
     return -(-rows // shares) * shares * (spec.num_elements // rows)

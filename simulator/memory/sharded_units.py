@@ -9,7 +9,8 @@ is the size in bytes of a weight in the compute type, g of a gradient as it is r
 include padding (held.padded_elements). While a unit is in one of these states, the memory is (torch
 2.13, torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.py`):
 
-    gathered   c P in one flat tensor and c P copied out of it. In the forward, the flat one is
+    gathered   c P in one flat tensor and c P copied out of it, weights that are not sharded by rows
+               through another copy (held.shard_dimension). In the forward, the flat one is
                freed after the next unit's copy (a variable of `wait_for_unshard` refers to it), the
                last at the end of the forward. On a CPU, gloo gathers into another c P, next to the
                cast shard
@@ -45,7 +46,7 @@ from typing import NamedTuple, TypeVar
 
 from profiles.model.graph import Block, BlockRef, ModelGraph, Parameter, parameter_name
 from simulator.memory.data_group import DataGroup
-from simulator.memory.held import BlockBytes, padded_elements
+from simulator.memory.held import BlockBytes, padded_elements, shard_dimension
 
 AnyBlock = TypeVar("AnyBlock", bound=BlockBytes)
 
@@ -94,6 +95,7 @@ class _Unit(NamedTuple):
     """Numbers of elements of a unit.
 
     total, sent    of all parameters as gathered, and of gradients as reduced; both with padding
+    rearranged     of parameters that are not sharded by rows
     trained        of trained parameters, without padding
     widest, last   of the largest and of the last trained parameter
     late           it is reduced after the backward
@@ -101,6 +103,7 @@ class _Unit(NamedTuple):
     """
 
     total: int = 0
+    rearranged: int = 0
     sent: int = 0
     trained: int = 0
     widest: int = 0
@@ -162,7 +165,8 @@ def unit_buffers(
         previous = before
         for unit, whole in zip(units, kept[position], strict=True):
             if not (stays_whole and unit.again):
-                gathering = max(gathering, present + c * (previous.total + copies * unit.total))
+                gathered = previous.total + copies * unit.total + unit.rearranged
+                gathering = max(gathering, present + c * gathered)
             ahead = 0 if stays_whole or not position else previous.total
             if not unit.late:
                 summing = max(summing, present + c * (ahead + waiting + made) + summed(unit))
@@ -266,7 +270,10 @@ def _weights_alone(graph: ModelGraph, dp: int) -> list[list[_Unit]]:
     them."""
     return [
         [
-            _Unit(total=sum(padded_elements(p.spec, dp) for p in group.values()))
+            _Unit(
+                total=sum(padded_elements(p.spec, dp) for p in group.values()),
+                rearranged=_rearranged(group, dp),
+            )
             for group in groups.values()
         ]
         for groups in _modules(graph)
@@ -299,6 +306,7 @@ def _unit(
     trained = [spec.num_elements for spec in specs] or [0]
     return _Unit(
         total=sum(padded_elements(p.spec, dp) for p in group.values()),
+        rearranged=_rearranged(group, dp),
         sent=sum(padded_elements(spec, dp) for spec in specs),
         trained=sum(trained),
         widest=max(trained),
@@ -306,6 +314,11 @@ def _unit(
         late=late,
         again=again,
     )
+
+
+def _rearranged(group: dict[str, Parameter], dp: int) -> int:
+    specs = (p.spec for p in group.values())
+    return sum(spec.num_elements for spec in specs if shard_dimension(spec.shape, dp))
 
 
 def _is_table(path: str, block: Block, ref: BlockRef) -> bool:

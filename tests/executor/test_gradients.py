@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.executor.cases import (
     run_job,
     write_models,
 )
+from tests.executor.config_zoo import config_of
 
 PIPELINES = (("1f1b", 1), ("gpipe", 1), ("interleaved", 2))
 TOLERANCE = 1e-5
@@ -105,6 +107,14 @@ def hybrid_cases(models: dict[str, str]) -> list[tuple[str, Plan]]:
     ]
 
 
+def fewer_experts_than_replicas(folder: Path) -> tuple[str, Plan]:
+    """Experts in one tensor of two rows: four replicas shard another dimension of it."""
+    path = folder / "few.json"
+    config = config_of("mixtral")
+    path.write_text(json.dumps({**config, "num_local_experts": 2, "num_hidden_layers": 4}))
+    return "mixtral zero3", make_plan(str(path), LLAMA_ENTRIES, dp=4, zero_stage=3)
+
+
 def offloaded_cases(processes: int, models: dict[str, str]) -> list[tuple[str, Plan]]:
     """On a CPU they move nothing, and must change nothing."""
     layouts: list[dict[str, object]] = [{"dp": 2, "zero_stage": zero} for zero in (2, 3)]
@@ -156,6 +166,7 @@ def test_every_combination_has_the_gradients_of_the_unsplit_model(
         cases += other_models(models) + taking_gradients()
     else:
         cases += hybrid_cases(models) if every_pair else hybrid_cases(models)[:2]
+        cases.append(fewer_experts_than_replicas(tmp_path))
     cases += offloaded_cases(processes, models)
     results = run_job(cases, processes, tmp_path)
     assert [r["name"] for r in results] == [name for name, _ in cases], results[-1]
