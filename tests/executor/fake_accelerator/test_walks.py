@@ -318,7 +318,6 @@ HELD = {
     "compared-dp8-zero2-fp32": f"-8.5 % of 50 KB: {_AGAIN}",
     "compared-dp8-zero3-fp32": f"-8.5 % of 50 KB: {_AGAIN}",
     "compared-dp8-zero3-bf16": f"-10.9 % of 30 KB: {_AGAIN}",
-    "vit-dp8-zero3-bf16": "+3.5 %: not explained",
 }
 
 
