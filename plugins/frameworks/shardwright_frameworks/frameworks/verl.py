@@ -2,12 +2,14 @@
 
 Names and defaults: github.com/volcengine/verl, verl/trainer/config (2026-08): actor/, engine/,
 sft_trainer.yaml and sft_trainer_engine.yaml. In reinforcement learning the actor is read; degrees
-of `rollout`, `ref` and `critic` belong to other models or to generation.
+of `rollout`, `ref` and `critic` belong to other models or to generation. EasyR1 has other names
+(github.com/hiyouga/EasyR1, verl/workers/actor/config.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
@@ -33,6 +35,28 @@ from shardwright_frameworks.shell.text_marks import Place
 
 _SOURCE = "verl 2026-08, verl/trainer/config"
 _ACTOR: tuple[str, ...] = ("actor_rollout_ref", "actor")
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    """Where a program has the trained policy: sections, and keys of an update."""
+
+    top: str
+    actor: tuple[str, ...]
+    prompts: str
+    micro: tuple[str, ...]
+    dynamic: str
+    fsdp: str
+
+
+_VERL = _Policy(
+    "actor_rollout_ref", _ACTOR, "ppo_mini_batch_size",
+    ("ppo_micro_batch_size_per_gpu", "ppo_micro_batch_size"), "use_dynamic_bsz", "fsdp_config",
+)  # fmt: skip
+_EASYR1 = _Policy(
+    "worker", ("worker", "actor"), "global_batch_size",
+    ("micro_batch_size_per_device_for_update",), "dynamic_batching", "fsdp",
+)  # fmt: skip
 _ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
 _KNOWN_ENGINES = ("", "fsdp", "dp", "megatron", "automodel", "torchtitan", "veomni")
 
@@ -65,7 +89,9 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
     "recompute_granularity": ("recompute", _granularity),
 }  # fmt: skip
 # Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
-_BETWEEN_UPDATES = ("param_offload", "optimizer_offload", "grad_offload")
+_BETWEEN_UPDATES = (
+    "param_offload", "optimizer_offload", "grad_offload", "offload_params", "offload_optimizer",
+)  # fmt: skip
 # verl's files: types of weights, and settings that its Megatron engine always uses.
 _IMPLIED = ("reshard_after_forward", "model_dtype", "hybrid_engine", "recompute_modules")
 _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
@@ -74,6 +100,17 @@ _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
     "lora_rank": ("model.lora_rank", degree_of),
     "enable_gradient_checkpointing": ("recompute", recompute_of),
     "enable_activation_offload": ("activation_offload", if_on(1.0)),  # of FSDP's engine
+}
+# EasyR1's keys of the actor.
+_OF_EASYR1: Mapping[str, tuple[str, Reader]] = {
+    "ulysses_size": ("cp", degree_of),
+    "ulysses_sequence_parallel_size": ("cp", degree_of),
+    "model.model_path": ("model.name", text_of),
+    "model.lora.rank": ("model.lora_rank", degree_of),
+    "model.enable_gradient_checkpointing": ("recompute", recompute_of),
+    "optim.strategy": ("optimizer", word_of),
+    "fsdp.torch_dtype": ("precision", dtype_of),
+    "fsdp.enable_cpu_offload": ("optimizer_offload", truth_of),
 }
 # Options of the optimizer; `optim.optimizer` is a class of torch, or of another library.
 _OF_OPTIMIZER: Mapping[str, tuple[str, Reader]] = {
@@ -87,6 +124,8 @@ _OF_TRAINER: Mapping[str, tuple[str, Reader]] = {
 }
 
 
+# Sections next to the actor.
+_BESIDE_ACTOR = (("rollout",), ("ref",), ("reward",), ("critic",))
 _OTHERS = (
     "critic", "reward_model", "reward", "rollout", "async_training", "algorithm", "distillation",
 )  # fmt: skip
@@ -99,11 +138,16 @@ def is_verl(program: str, paths: Values) -> bool:
     )
 
 
+def is_easyr1(paths: Values) -> bool:
+    """Whether overrides are EasyR1's."""
+    return any(path[:2] == _EASYR1.actor for path in paths)
+
+
 def own_config(given: Values, program: str, config: str) -> str:
     """The path of a configuration in verl's tree: by its name, otherwise by the program, which is
     identified by its overrides if a condition chooses it."""
     sft = "sft_trainer" if "fsdp" in program else "sft_trainer_engine"
-    name = config.removesuffix(".yaml") or ("ppo_trainer" if _has_policy(given) else sft)
+    name = config.removesuffix(".yaml") or ("ppo_trainer" if _policy(given) else sft)
     folder = "/".join(program.split(".")[:-1]) if "experimental" in program else "verl/trainer"
     return f"{folder}/config/{name}.yaml"
 
@@ -122,7 +166,7 @@ def collect_verl(
     base         its values;  environment  variables for references in values
     """
     own, base = given, dict(base or {})
-    policy = _has_policy(own or base)
+    policy = _policy(own or base)
     launched = not policy and ("sft" in program or not program) and "ray" not in program
     if not launched:
         collected.forget_ranks()
@@ -153,7 +197,9 @@ def collect_verl(
     if truth_of(given.get(("distillation", "enabled"), (None,))[0]):
         place = given["distillation", "enabled"][1]
         report_objective("distillation", "distillation.enabled", place, collected)
-    for path in ((*_ACTOR, "use_kl_loss"), ("algorithm", "use_kl_in_reward")):
+    for path in (
+        (*_ACTOR, "use_kl_loss"), ("algorithm", "use_kl_in_reward"), ("algorithm", "use_kl_loss"),
+    ):  # fmt: skip
         if truth_of(given.get(path, (None,))[0]):
             why = "the reference model is not counted"
             collected.report_unresolved(".".join(path), why, given[path][1])
@@ -187,8 +233,10 @@ def collect_verl(
     )  # fmt: skip
 
 
-def _has_policy(given: Values) -> bool:
-    return any(path[:1] == ("actor_rollout_ref",) for path in given)
+def _policy(given: Values) -> _Policy | None:
+    if is_easyr1(given):
+        return _EASYR1
+    return _VERL if any(path[:1] == (_VERL.top,) for path in given) else None
 
 
 def _is_megatron(given: Values, config: str) -> bool:
@@ -213,15 +261,19 @@ def _engine(given: Values) -> str:
 def _is_other(path: tuple[str, ...]) -> bool:
     """Whether a key belongs to generation, a reference, a critic or a reward."""
     return (
-        path[:2] in (("actor_rollout_ref", "rollout"), ("actor_rollout_ref", "ref"))
+        (path[0] in ("actor_rollout_ref", "worker") and path[1:2] in _BESIDE_ACTOR)
         or path[0] in _OTHERS
         or "turbo_config" in path
     )
 
 
-def _key_of(path: tuple[str, ...], *, policy: bool, megatron: bool) -> tuple[str, Reader] | None:
+def _key_of(
+    path: tuple[str, ...], *, policy: _Policy | None, megatron: bool
+) -> tuple[str, Reader] | None:
     """The field of the run that a key sets."""
     last = path[-1]
+    if policy is _EASYR1 and path[:2] == policy.actor:
+        return _OF_EASYR1.get(".".join(path[2:]))
     if path[:1] == ("trainer",):
         return _OF_TRAINER.get(last) if len(path) == 2 else None
     top = ("actor_rollout_ref",) if policy else ()
@@ -266,7 +318,9 @@ def _number(given: Values, *paths: tuple[str, ...]) -> tuple[int | None, str, Pl
     return None, "", None
 
 
-def _collect_batch(given: Values, collected: Collected, *, policy: bool, newer: bool) -> None:
+def _collect_batch(
+    given: Values, collected: Collected, *, policy: _Policy | None, newer: bool
+) -> None:
     """Collect the sequences of a step and of a micro-batch, and their length.
 
     A step of a policy trains on ppo_mini_batch_size prompts with rollout.n answers each
@@ -274,9 +328,9 @@ def _collect_batch(given: Values, collected: Collected, *, policy: bool, newer: 
     newer SFT trainer, a micro-batch is a budget of tokens.
     """
     if policy:
-        prompts, name, place = _number(given, (*_ACTOR, "ppo_mini_batch_size"))
-        answers, _, _ = _number(given, ("actor_rollout_ref", "rollout", "n"))
-        written = ("actor_rollout_ref", "rollout", "n") in given
+        prompts, name, place = _number(given, (*policy.actor, policy.prompts))
+        rollouts = (policy.top, "rollout", "n")
+        answers, written = _number(given, rollouts)[0], rollouts in given
         if prompts is not None and place is not None and (answers is not None or not written):
             collected.set("global_batch", prompts * (answers or 1), place, name)
         elif place is not None:
@@ -289,7 +343,7 @@ def _collect_batch(given: Values, collected: Collected, *, policy: bool, newer: 
         elif place is not None:
             why = "it or data.max_response_length is unknown"
             collected.leave_open("seq_len", name, why, place)
-        section, prefix = _ACTOR, "ppo_"
+        section, keys, switch = policy.actor, policy.micro, policy.dynamic
     else:
         for key, about in (("train_batch_size", "global_batch"), ("max_length", "seq_len")):
             number, name, place = _number(given, ("data", key))
@@ -300,10 +354,10 @@ def _collect_batch(given: Values, collected: Collected, *, policy: bool, newer: 
         if newer and ("data", "use_dynamic_bsz") not in given:
             collected.leave_open("micro_batch")
         collected.default(_SOURCE, global_batch=256, micro_batch=4, seq_len=1024)
-        section, prefix = ("data",), ""
-    keys = ("micro_batch_size_per_gpu", "micro_batch_size")
-    number, name, place = _number(given, *((*section, prefix + key) for key in keys))
-    dynamic = (*section, "use_dynamic_bsz")
+        section, switch = ("data",), "use_dynamic_bsz"
+        keys = ("micro_batch_size_per_gpu", "micro_batch_size")
+    number, name, place = _number(given, *((*section, key) for key in keys))
+    dynamic = (*section, switch)
     budget = dynamic in given and truth_of(given[dynamic][0]) is not False
     if budget:
         value, where = given[dynamic]
@@ -315,7 +369,7 @@ def _collect_batch(given: Values, collected: Collected, *, policy: bool, newer: 
         )
         if place is not None:
             collected.report_unused(name, place, "no effect with dynamic batches")
-    elif place is not None and name.endswith("_per_gpu"):
+    elif place is not None and "_per_" in name:
         collected.set("micro_batch", number, place, name)
     elif place is not None:  # of all replicas (verl/workers/fsdp_workers.py)
         replicas = _replicas(collected)
@@ -334,7 +388,9 @@ def _replicas(collected: Collected) -> int | None:
     return ranks or None
 
 
-def _collect_sharding(given: Values, collected: Collected, *, policy: bool, megatron: bool) -> None:
+def _collect_sharding(
+    given: Values, collected: Collected, *, policy: _Policy | None, megatron: bool
+) -> None:
     """Collect the sharding: FSDP shards weights over all replicas or fsdp_size of them;
     Megatron-Core's distributed optimizer, verl's default, shards states."""
     engine = _engine(given)
@@ -354,8 +410,8 @@ def _collect_sharding(given: Values, collected: Collected, *, policy: bool, mega
             stage = 1 if distributed.value else 0
             collected.set_first("zero_stage", stage, distributed.place, distributed.option)
         return
-    top = (*_ACTOR, "fsdp_config") if policy else ("engine",)
-    keeps = (*top, "reshard_after_forward")
+    top = (*policy.actor, policy.fsdp) if policy else ("engine",)
+    keeps = (*top, "enable_full_shard" if policy is _EASYR1 else "reshard_after_forward")
     if keeps in given and truth_of(given[keeps][0]) is False:
         collected.set("zero_stage", 2, given[keeps][1], ".".join(keeps))
     elif engine == "torchtitan":

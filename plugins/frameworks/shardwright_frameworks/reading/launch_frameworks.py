@@ -217,6 +217,10 @@ def _collect_verl(source: LaunchSource) -> str:
     config = source.options.text("config_name") or ""
     own = source.folder.find(verl.own_config(source.hydra, source.program, config))
     base: nemo.Values = {}
+    if verl.is_easyr1(source.hydra):  # `config=FILE`
+        config, own = str(source.hydra.get(("config",), ("", None))[0]), None
+        if config and not source.named:
+            source.report_missing("config", f"{config!r} is not in the folder")
     named = [each for each in source.named if config and Path(each).stem == Path(config).stem]
     for name in named[:1] or ([own] if own is not None else []):
         read = hydra_parts(read_keyed(name, source.folder), source.folder, source.chosen)

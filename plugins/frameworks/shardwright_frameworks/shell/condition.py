@@ -47,6 +47,10 @@ def tested(tokens: Sequence[Token], scope: Scope) -> Tested:
     tokens = tokens[negated:]
     values = [without_place_marks(expand_text(token, scope)) for token in tokens]
     signs = [token.text for token in tokens]
+    if len(values) == 3 and signs[1] in ("=", "==", "!=") and "" in (values[0], values[2]):
+        # A comparison with an empty text.
+        signs = ["-n" if signs[1] == "!=" else "-z"]
+        values = [values[0] or values[2]]
     if len(values) == 1 or (len(values) == 2 and signs[0] in ("-z", "-n")):
         found = _empty(values[-1], scope)
         is_expected = signs[0] == "-z"

@@ -1065,3 +1065,51 @@ def test_the_hosts_of_a_file_are_not_one_node(tmp_path: Path) -> None:
 def test_openrlhf_names_its_attention(tmp_path: Path) -> None:
     command = "deepspeed --module openrlhf.cli.train_sft --ds.attn_implementation flash_attention_2"
     assert read(tmp_path, "a.sh", f"{command} --train.batch_size 8\n").flash_attention
+
+
+EASYR1 = """data: {train_files: a, max_prompt_length: 2048, max_response_length: 1024}
+worker:
+  actor:
+    global_batch_size: 128
+    micro_batch_size_per_device_for_update: 1
+    dynamic_batching: false
+    ulysses_size: 2
+    model: {model_path: Qwen/Qwen3-8B, enable_gradient_checkpointing: true}
+    optim: {strategy: adamw}
+    fsdp: {enable_full_shard: true, fsdp_size: -1}
+    offload: {offload_optimizer: true}
+  rollout: {n: 5, tensor_parallel_size: 4}
+  ref: {fsdp: {enable_cpu_offload: true}}
+trainer: {nnodes: 1, n_gpus_per_node: 8}
+"""
+
+
+def test_easyr1_names_the_actor_in_its_own_way(tmp_path: Path) -> None:
+    (tmp_path / "easy.yaml").write_text(EASYR1)
+    words = "worker.actor.optim.strategy=adamw_bf16 trainer.n_gpus_per_node=4"
+    for run in (
+        read(tmp_path, "a.sh", f"python3 -m verl.trainer.main config=easy.yaml {words}\n"),
+        read_config(tmp_path / "easy.yaml"),
+    ):
+        by_command = "a.sh" in str(run.options)
+        assert (run.framework, run.devices, run.cp) == ("verl", 4 if by_command else 8, 2)
+        assert (run.micro_batch, run.global_batch, run.seq_len) == (1, 640, 3072)
+        assert run.optimizer == ("adamw_bf16" if by_command else "adamw")
+        assert (run.tp, run.defaults["tp"].value, run.model.num_layers) == (None, 1, 36)
+        assert (run.recompute, run.answer("zero_stage"), run.optimizer_offload) == ("full", 3, None)
+    run = read(tmp_path, "b.sh", "python3 -m verl.trainer.main config=no.yaml worker.actor.x=1\n")
+    assert (run.global_batch, "micro_batch" in run.defaults) == (None, False)
+    assert [each.option for each in run.unresolved] == ["config"]
+
+
+def test_an_argument_compared_with_an_empty_text_is_empty(tmp_path: Path) -> None:
+    script = 'STAGE=$2\nif [ "$STAGE" == "" ]; then\n  STAGE=3\nfi\n'
+    command = "deepspeed --num_gpus 8 train.py --deepspeed --max_seq_len 512 --zero_stage $STAGE"
+    run = read(tmp_path, "a.sh", f"{script}{command} --per_device_train_batch_size 4\n")
+    assert run.zero_stage == 3
+    script = script.replace("==", "!=")
+    run = read(tmp_path, "b.sh", f"{script}{command} --per_device_train_batch_size 4\n")
+    assert (run.zero_stage, "--zero_stage" in {each.option for each in run.unresolved}) == (
+        None,
+        True,
+    )
