@@ -300,8 +300,8 @@ class _Reader:
             return None
         quoted = _quoted_command(words)
         if quoted is not None:
-            cut, text, at = quoted
-            self._read_text(text, scope, at, words[:cut])
+            launcher, text, at = quoted
+            self._read_text(text, scope, at, launcher)
             return None
         self._reading.commands.append(
             Command(
@@ -475,29 +475,31 @@ def _called_script(words: Sequence[Word]) -> tuple[Sequence[Word], dict[str, Var
     return None
 
 
-def _quoted_command(words: Sequence[Word]) -> tuple[int, str, Place] | None:
-    """The text in `srun bash -x -c TEXT`, `xpk --command TEXT` or `--command=TEXT`: number of words
-    before it, text, place."""
+def _quoted_command(words: Sequence[Word]) -> tuple[Sequence[Word], str, Place] | None:
+    """The text in `srun bash -x -c TEXT`, `xpk --command TEXT` or `--command=TEXT`: words of the
+    launcher, text, place."""
     texts = [word.plain for word in words]
     submits = texts[0].rsplit("/", 1)[-1] in _SUBMITS
     if texts[0] == "ssh" and len(texts) > 2 and " " in texts[-1].strip():
-        return len(texts) - 1, words[-1].text, words[-1].place
+        return words[:-1], words[-1].text, words[-1].place
     for number, text in enumerate(texts):
         option, equals, value = text.partition("=")
         if number and submits and option in _TEXT_OPTIONS:
             if equals and " " in value.strip():
-                return number, words[number].text.partition("=")[2], words[number].place
+                others = (*words[:number], *words[number + 1 :])
+                return others, words[number].text.partition("=")[2], words[number].place
             if not equals and number + 1 < len(texts) and " " in texts[number + 1].strip():
-                return number, words[number + 1].text, words[number + 1].place
+                others = (*words[:number], *words[number + 2 :])
+                return others, words[number + 1].text, words[number + 1].place
         name = text.rsplit("/", 1)[-1]
         if name not in (*_SHELLS, "bcprun"):
             continue
         for at in range(number + 1, len(texts) - 1):
             word = texts[at]
             if name == "bcprun" and word in ("-c", "--cmd"):
-                return at, words[at + 1].text, words[at + 1].place
+                return words[:at], words[at + 1].text, words[at + 1].place
             if name != "bcprun" and not word.startswith("-"):
                 break
             if name != "bcprun" and not word.startswith("--") and "c" in word:
-                return number, words[at + 1].text, words[at + 1].place
+                return words[:number], words[at + 1].text, words[at + 1].place
     return None

@@ -1113,3 +1113,13 @@ def test_an_argument_compared_with_an_empty_text_is_empty(tmp_path: Path) -> Non
         None,
         True,
     )
+
+
+def test_options_of_xpk_may_follow_its_command(tmp_path: Path) -> None:
+    train = "python3 -m maxtext.train base.yml per_device_batch_size=8 max_target_length=2048"
+    options = (
+        f'ARGS=(\n  --command "{train} enable_diloco=true dcn_diloco_parallelism=2"\n'
+        '  --num-slices "${NUM_SLICES:-2}"\n  --tpu-type "v5p-128"\n)\n'
+    )
+    run = read(tmp_path, "a.sh", f'{options}xpk workload create "${{ARGS[@]}}"\n')
+    assert (run.device, run.devices, run.micro_batch) == ("tpu-v5p", 128, 8)
