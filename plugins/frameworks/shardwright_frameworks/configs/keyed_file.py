@@ -81,6 +81,13 @@ def read_keyed(name: str, folder: ConfigFolder) -> KeyedFile:
     return replace(read, environment=folder.environment)
 
 
+def flow_values(text: str) -> Mapping[Key, Any]:
+    """The values of a table in one word of a command, `{tp: 2, cp: 1}`, also written as `{tp:2}`;
+    raises DocumentError for an invalid one."""
+    spaced = re.sub(r"([{,]\s*[\w.]+):(?=\S)", r"\1: ", text)
+    return _yaml("the table", spaced, is_json=False).values
+
+
 def _yaml(name: str, text: str, *, is_json: bool) -> KeyedFile:
     import yaml
 

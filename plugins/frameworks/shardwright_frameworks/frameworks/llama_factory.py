@@ -49,6 +49,7 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
     if truth_of(file.get("fp8")):
         collected.placed.pop("precision", None)
         collected.set("precision", "fp8", file.place(("fp8",)), "fp8")
+    collect_keys(file, collected, {"ray_num_workers": ("devices", degree_of)})
     report_objective(word_of(file.get("stage")), "stage", file.place(("stage",)), collected)
     if truth_of(file.get("use_asft_loss")):
         report_objective("asft", "use_asft_loss", file.place(("use_asft_loss",)), collected)

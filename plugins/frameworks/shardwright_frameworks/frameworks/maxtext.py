@@ -56,7 +56,7 @@ _SCALED = {
 }  # fmt: skip
 _AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
 _OF_DP = {"dp", "ep"}
-_AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|data|{'|'.join(_AXES)})_parallelism")
+_AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|fsdp_transpose|data|{'|'.join(_AXES)})_parallelism")
 _WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "precision"}
 _MARKS = frozenset(
     {"per_device_batch_size", "max_target_length", "ici_fsdp_parallelism", "remat_policy",
@@ -230,8 +230,9 @@ def _cores(collected: Collected) -> int:
 
 
 def _axes(given: Given, collected: Collected) -> None:
-    for key in filter(_AXIS.fullmatch, given):
-        collected.use(key, given[key][1])
+    for key, (value, at) in given.items():
+        if _AXIS.fullmatch(key) or (key.endswith("_parallelism") and str(value) == "1"):
+            collected.use(key, at)
     for name, key in _AXES.items():
         degree, place = _degree(given, name)
         if key in collected.open_keys:
@@ -354,7 +355,7 @@ def _batch(batch: tuple[Any, Place], collected: Collected) -> None:
         ranks *= collected.count(axis) or 1
     if number * ranks < 1 or number * ranks != int(number * ranks):
         return
-    if ranks == 1:
+    if ranks == cores == 1:
         collected.set("micro_batch", int(number), batch[1], "per_device_batch_size")
     elif (collected.count("pp") or 1) == 1:
         how = f"per_device_batch_size {each} x {ranks} devices of a replica"

@@ -12,10 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from profiles.errors import DocumentError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, by_key, read_pairs
 from shardwright_frameworks.configs.interpolation import Open, resolved
-from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_file import KeyedFile, flow_values
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
     count_of,
@@ -153,7 +154,15 @@ def values_of_words(
         plain = value if isinstance(value, Open) else value.strip("'\"")
         if path[-1] in KEYS:
             collected.report_repeated(KEYS[path[-1]][0], key, found.get(path), (plain, place))
-        found[path] = (plain, place)  # an unknown value replaces a file's all the same
+        table: Mapping[tuple[str, ...], Any] = {(): plain}
+        if isinstance(plain, str) and plain.startswith("{"):
+            try:
+                table = flow_values(plain)
+            except DocumentError as error:
+                table = {(): Open(str(error))}
+                collected.report_unresolved(key, str(error), place)
+        for below, each in table.items():  # an unknown value replaces a file's all the same
+            found[(*path, *below)] = (each, place)
     return found
 
 

@@ -16,6 +16,7 @@ from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
     degree_of,
+    if_on,
     recompute_of,
     text_of,
     truth_of,
@@ -45,6 +46,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "fsdp_cpu_offload": ("optimizer_offload", truth_of),
     "optimizer._component_": ("optimizer", _component),
     "model.lora_rank": ("model.lora_rank", degree_of),
+    "model.quantize_base": ("base_precision", if_on("nf4")),
     "model._component_": ("model.name", text_of),
 }
 
@@ -111,7 +113,10 @@ def _collect_model(values: dict[str, tuple[Any, Place]], collected: Collected) -
     value, place = values.get("model._component_", (None, Place("", 0)))
     if not isinstance(value, str):
         return
-    name = value.rpartition(".")[2].removeprefix("qlora_").removeprefix("lora_")
+    name = value.rpartition(".")[2]
+    if name.startswith("qlora_"):
+        collected.set("base_precision", "nf4", place, "model._component_")
+    name = name.removeprefix("qlora_").removeprefix("lora_")
     known = re.sub(r"^llama3_(\d)_(\d+b)$", r"llama-3.\1-\2", name)
     known = re.sub(r"^llama(\d)_(\d+b)$", r"llama-\1-\2", known)
     collect_figures(known, "", collected, place, "model._component_")

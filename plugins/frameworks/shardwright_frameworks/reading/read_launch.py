@@ -104,7 +104,7 @@ def _read_arguments(
         for option in source.options.given:
             value = " ".join(word.plain for word in option.values) or True
             report_unused([(tuple(option.key.split(".")), value, option.place)], collected)
-        if framework in ("nemo", "megatron-bridge", "nemo-rl"):
+        if framework != "verl":  # whose reader knows other models' keys
             words = source.hydra.items()
             known = ((path, v, at) for path, (v, at) in words if not isinstance(v, Open))
             report_unused(known, collected)

@@ -1123,3 +1123,67 @@ def test_options_of_xpk_may_follow_its_command(tmp_path: Path) -> None:
     )
     run = read(tmp_path, "a.sh", f'{options}xpk workload create "${{ARGS[@]}}"\n')
     assert (run.device, run.devices, run.micro_batch) == ("tpu-v5p", 128, 8)
+
+
+def test_flags_of_maxtext_that_no_value_comes_from_are_listed(tmp_path: Path) -> None:
+    words = "ici_fsdp_transpose_parallelism=1 dcn_diloco_parallelism=2 capacity_factor=1.25"
+    command = (
+        f"python3 -m maxtext.train base.yml per_device_batch_size=8 max_target_length=2048 {words}"
+    )
+    run = read(tmp_path, "a.sh", f"{command} ici_tensor_transpose_parallelism=2\n")
+    assert {each.option for each in run.unused} == {
+        "capacity_factor", "dcn_diloco_parallelism", "ici_tensor_transpose_parallelism"
+    }  # fmt: skip
+
+
+def test_a_batch_per_core_of_a_tpu_is_shown_as_the_chip_s(tmp_path: Path) -> None:
+    train = "python3 -m maxtext.train base.yml per_device_batch_size=16 max_target_length=4096"
+    run = read(
+        tmp_path, "a.sh", f'xpk workload create --tpu-type=tpu7x-4x4x4 --command="{train}"\n'
+    )
+    assert (run.devices, run.micro_batch, run.global_batch) == (64, 32, 2048)
+    assert run.derived["micro_batch"].startswith("per_device_batch_size 16 x 2 cores")
+
+
+def test_parts_of_the_weights_that_axolotl_trains_are_listed(tmp_path: Path) -> None:
+    text = (
+        "base_model: Qwen/Qwen3-8B\ndatasets: [{path: a, type: alpaca}]\nbf16: true\n"
+        "sequence_len: 512\nmicro_batch_size: 1\nunfrozen_parameters: [^lm_head.weight$]\n"
+    )
+    assert [each.option for each in read(tmp_path, "a.yaml", text).unused] == [
+        "unfrozen_parameters"
+    ]
+
+
+def test_torchtune_quantizes_the_frozen_weights_of_qlora(tmp_path: Path) -> None:
+    text = (
+        "model:\n  _component_: torchtune.models.llama3_1.qlora_llama3_1_8b\n  lora_rank: 8\n"
+        "batch_size: 2\ndtype: bf16\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.base_precision, run.model.lora_rank, run.model.num_layers) == ("nf4", 8, 32)
+    text = text.replace(".qlora_", ".lora_").replace("rank: 8", "rank: 8\n  quantize_base: True")
+    assert read(tmp_path, "b.yaml", text).base_precision == "nf4"
+
+
+def test_llama_factory_s_ray_workers_are_devices(tmp_path: Path) -> None:
+    text = (
+        "model_name_or_path: Qwen/Qwen3-4B\nstage: sft\nfinetuning_type: lora\ncutoff_len: 2048\n"
+        "ray_num_workers: 4\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 8\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.devices, run.global_batch) == (4, 32)
+
+
+def test_tables_of_a_command_line_have_their_keys(tmp_path: Path) -> None:
+    words = "'actor_rollout_ref.actor.megatron={tensor_model_parallel_size: 4, pp:2}'"
+    command = f"python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer {words}"
+    run = read(tmp_path, "a.sh", f"{command} trainer.n_gpus_per_node=8 trainer.nnodes=2\n")
+    assert (run.tp, run.pp, run.dp) == (4, 2, 2)
+    table = '"model={tensor_model_parallel_size: 2, seq_length: 4096}"'
+    command = f"torchrun --nproc_per_node 8 train.py --recipe a trainer.num_nodes=1 {table}"
+    run = read(tmp_path, "b.sh", f"{command} model.pipeline_model_parallel_size=2\n")
+    assert (run.tp, run.pp, run.seq_len) == (2, 2, 4096)
+    table = '"model={tensor_model_parallel_size: [2}"'
+    run = read(tmp_path, "c.sh", f"{command} {table} model.pipeline_model_parallel_size=2\n")
+    assert [each.option for each in run.unresolved] == ["model"]
