@@ -28,7 +28,7 @@ _ABOUT = re.compile(
     r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq|quant_cfg)$|"
     r"((^|_)(global|micro|train(ing)?|local|device|mini)_|^)batch_?size(_per_\w+)?$|accumulation_steps$|"
     r"seq(uence)?_len(gth)?$|(gradient|activation)_checkpointing$|checkpoint_activations$|attn_impl(ementation)?$|"
-    r"attention_backend$|^mtp$|^qat$|^te_fp8_format$|^(un)?fr(ee|o)zen?_|diloco_(sync|parallel)|(^|_)trainable$|^quantizer$"
+    r"attention_backend$|^mtp$|^qat$|^te_fp8_format$|^(un)?fr(ee|o)zen?_|diloco_(sync|parallel)|(^|_)trainable$|^quantizer$|^vision_tower$|^q_lora$"
 )
 # Sections of other programs and models, of data and of output.
 _ELSEWHERE = re.compile(

@@ -51,13 +51,14 @@ _KEYS: dict[str, tuple[str, Reader]] = {
          "gradient_accumulation": "gradient_accumulation_steps", "global_batch": "train_batch_size",
          "seq_len": "block_size max_seq_length max_seq_len max_length model_max_length cutoff_len "
          "sequence_len seq_length",
-         "model.lora_rank": "lora_rank lora_r lora_dim actor_lora_dim",
+         "model.lora_rank": "lora_rank lora_r lora_dim actor_lora_dim use_llm_lora",
          "tp": "tensor_parallel_size", "cp": "context_parallel_size cp_size", "ep": "ep_size"},
     ),
     "bf16": ("precision", if_on("bf16")),
     "fp16": ("precision", if_on("fp16")),
     "gradient_checkpointing": ("recompute", recompute_of),
     "actor_gradient_checkpointing": ("recompute", recompute_of),  # of DeepSpeed-Chat
+    "grad_checkpoint": ("recompute", recompute_of),  # of InternVL
     "disable_gradient_checkpointing": ("recompute", _off),
     "optim": ("optimizer", word_of),
     "optimizer": ("optimizer", word_of),

@@ -47,7 +47,8 @@ _COUNTS = DEGREES | SIZES | by_key(
     {"tp": "model_parallel_size", "ep": "moe_expert_parallel_size", "micro_batch": "batch_size",
      "cp": "ds_sequence_parallel_size",
      "dp_replicate": "num_distributed_optimizer_instances", "zero_stage": "zero_stage",
-     "model.num_layers": "encoder_num_layers", "model.vocab_size": "padded_vocab_size",
+     "model.num_layers": "encoder_num_layers",
+     "model.vocab_size": "padded_vocab_size pad_vocab_size_to",
      "model.num_experts": "moe_num_experts", "model.top_k": "moe_top_k moe_topk topk"}
 )  # fmt: skip
 _FLAGS: dict[str, tuple[str, Value, Value]] = {

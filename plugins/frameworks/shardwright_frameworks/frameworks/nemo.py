@@ -89,9 +89,11 @@ KEYS: dict[str, tuple[str, Reader]] = {
     **read_by(
         degree_of,
         {"tp": "tensor_parallelism", "pp": "pipeline_parallelism", "cp": "context_parallelism",
-         "ep": "expert_parallelism", "seq_len": "sequence_length", "nodes": "num_nodes nnodes",
+         "ep": "expert_parallelism", "seq_len": "sequence_length",
+         "nodes": "num_nodes nnodes policy_num_nodes",  # the last of SkyRL
          "vpp": "virtual_pipeline_model_parallel_size virtual_pipeline_parallelism",
-         "devices_per_node": "num_gpus_per_node gpus_per_node nproc_per_node",
+         "devices_per_node": "num_gpus_per_node gpus_per_node nproc_per_node "
+         "policy_num_gpus_per_node",
          "devices": "num_gpus", "model.num_kv_heads": "num_query_groups",
          "model.num_experts": "num_moe_experts"},
     ),
@@ -124,7 +126,18 @@ _MARKS = frozenset(
      "pipeline_parallelism", "micro_batch_size", "context_parallel_size"}
 )  # fmt: skip
 _OTHERS = frozenset(
-    {"reward_model", "teacher", "validation_ds", "test_ds", "critic", "vision", "tokenizer"}
+    {
+        "reward_model",
+        "teacher",
+        "validation_ds",
+        "test_ds",
+        "critic",
+        "vision",
+        "tokenizer",
+        "ref",
+        "reference",
+        "actor_infer",
+    }
 )
 Values = Mapping[tuple[str, ...], tuple[Any, Place]]
 
@@ -386,7 +399,7 @@ def _collect_sharding(merged: Values, collected: Collected) -> None:
 
 def _elsewhere(path: tuple[str, ...]) -> bool:
     """Whether a key is for a second model, validation or a tokenizer."""
-    return not _OTHERS.isdisjoint(path)
+    return not _OTHERS.isdisjoint(path) and path[-2:] != ("tokenizer", "vocab_size")
 
 
 def _fields_of_key(path: tuple[str, ...]) -> tuple[str, ...]:

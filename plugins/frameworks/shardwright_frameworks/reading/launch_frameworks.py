@@ -12,6 +12,7 @@ from shardwright_frameworks.configs.command_options import Options
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import read_keyed
+from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.frameworks import (
     accelerate,
     colossalai,
@@ -174,7 +175,10 @@ def _is_torchtitan(source: LaunchSource) -> bool:
     if "torchtitan" in program or "torchtrain" in program or program.endswith("run_train.sh"):
         return True
     own = ("--parallelism.", "--job.", "--training.", "--model.flavor")
-    return any(option.name.startswith(own) for option in source.options.given)
+    named = [each.key.rpartition(".")[2] for each in source.options.given
+             if each.name.startswith(own)]  # fmt: skip
+    # Other programs have a section `training` too.
+    return sum(1 if is_known("torchtitan", key) else -1 for key in named) > 0
 
 
 def _collect_torchtitan(source: LaunchSource) -> str:

@@ -32,7 +32,8 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {
 class Tested:
     """The result of a test, None if it is unknown.
 
-    empty_if_unset  whether an unset variable was assumed empty
+    empty_if_unset  whether an unset variable was assumed empty, or the script started without
+                    arguments
     """
 
     truth: bool | None
@@ -61,10 +62,15 @@ def tested(tokens: Sequence[Token], scope: Scope) -> Tested:
     if len(values) == 3 and signs[1] == "=~":
         truth = _contains(values[0], values[2], scope)
         return Tested(None if truth is None else truth != negated)
-    if len(values) != 3 or unknown_numbers(values[0] + values[2]):
+    if len(values) != 3:
         return Tested(None)
-    truth = _compared(values[0].strip(), signs[1], values[2].strip())
-    return Tested(None if truth is None else truth != negated)
+    left, right = values[0].strip(), values[2].strip()
+    counted = [scope.unknowns[number].name for number in unknown_numbers(left)] == ["$#"]
+    left = "0" if counted else left
+    if unknown_numbers(left + right):
+        return Tested(None)
+    truth = _compared(left, signs[1], right)
+    return Tested(None if truth is None else truth != negated, counted)
 
 
 def _contains(left: str, right: str, scope: Scope) -> bool | None:

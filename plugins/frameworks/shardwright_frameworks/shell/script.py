@@ -164,6 +164,10 @@ class _Reader:
         before = len(self._reading.commands)
         tokens = tokens_of(text, place, scope.references)
         self._walk(tokens, scope.copy() if launcher else scope)
+        self._prefix(before, launcher)
+
+    def _prefix(self, before: int, launcher: Sequence[Word]) -> None:
+        """Put the words that start them before the commands read since a number of commands."""
         commands = self._reading.commands
         commands[before:] = [
             replace(each, words=(*launcher, *each.words)) for each in commands[before:]
@@ -295,7 +299,11 @@ class _Reader:
         if called is not None and starts_primus(called[0][0].plain, exported):
             called = None  # its options are read, not the wrapper
         if called is not None and self._folder.find(called[0][0].text, near=scope.script):
+            before, options = len(self._reading.commands), [word.plain for word in words]
             self._call_script(called[0], {**environment, **called[1]}, scope, place)
+            if "--no-python" in options:  # of torchrun, which starts the script in each rank
+                self._prefix(before, words[: options.index("--no-python")])
+                return None
         if self._runs_document(words, simple, scope):
             return None
         quoted = _quoted_command(words)

@@ -175,9 +175,8 @@ class Walk:
         elif self._is("for", "select"):
             self._for()
         elif self._is("while", "until"):
-            self._at += 1
-            self._block(("do",))
-            self._loop()
+            ends = self._next().text == "until"
+            self._loop(runs=self._block(("do",)) is not ends)
         elif self._is("case"):
             self._case()
         elif self._is("{"):
@@ -337,11 +336,11 @@ class Walk:
                 self._scope.assign(name, words[-1].text, words[-1].place)
         self._loop()
 
-    def _loop(self) -> None:
+    def _loop(self, *, runs: bool = True) -> None:
         """The body of a loop, read once; after it the variables that it changes are unknown."""
         end = "}" if self._next().text == "{" else "done"
         place = self._place
-        if not self._reads:
+        if not self._reads or not runs:
             self._skipped((end,))
         else:
             before, self._scope = self._scope, self._scope.copy()

@@ -1187,3 +1187,86 @@ def test_tables_of_a_command_line_have_their_keys(tmp_path: Path) -> None:
     table = '"model={tensor_model_parallel_size: [2}"'
     run = read(tmp_path, "c.sh", f"{command} {table} model.pipeline_model_parallel_size=2\n")
     assert [each.option for each in run.unresolved] == ["model"]
+
+
+@pytest.mark.parametrize("test", ['[[ "$1" != "" ]]', "[ $# -gt 0 ]", "[[ $# -ne 0 ]]"])
+def test_a_loop_over_arguments_does_not_run_without_them(tmp_path: Path, test: str) -> None:
+    script = (
+        f"TP=4\nwhile {test}; do\n  case $1 in\n    --tp) shift; TP=$1 ;;\n    *) exit 1 ;;\n"
+        f"  esac\n  shift\ndone\n{MEGATRON.rpartition(' ')[0]} $TP\n"
+    )
+    run = read(tmp_path, "a.sh", script)
+    assert (run.tp, run.unresolved) == (4, ())
+
+
+def test_a_script_that_needs_arguments_is_read_on(tmp_path: Path) -> None:
+    script = f"if [ $# -lt 2 ]; then\n  echo usage\n  exit 1\nfi\n{MEGATRON}\n"
+    assert read(tmp_path, "a.sh", script).tp == 2
+
+
+def test_torchrun_starts_a_written_script_in_each_rank(tmp_path: Path) -> None:
+    script = (
+        "worker=$(cat <<- EOM\n  nice -10 \\\n  python scripts/performance/run_script.py "
+        "--model_recipe_name gpt_oss_120b --gpu gb300 --num_gpus 512 --gpus_per_node 4 "
+        "--compute_dtype fp8_mx --seq_length 4096 --tensor_model_parallel_size 1 "
+        '--expert_model_parallel_size 64\nEOM\n)\necho "$worker" > worker.sh\n'
+        "torchrun --nproc-per-node=4 --nnodes=128 --no-python bash worker.sh\n"
+    )
+    run = read(tmp_path, "a.sh", script)
+    assert (run.framework, run.devices, run.tp, run.ep) == ("megatron-bridge", 512, 1, 64)
+    assert (run.precision, run.seq_len, run.contradictions) == ("mxfp8", 4096, ())
+
+
+def test_internvl_names_adapters_and_recomputation(tmp_path: Path) -> None:
+    command = (
+        "torchrun --nproc_per_node 2 internvl_chat_finetune.py --model_name_or_path a/b "
+        "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --use_llm_lora 16 "
+        "--grad_checkpoint True --max_seq_length 4096 --bf16 True --output_dir c"
+    )
+    run = read(tmp_path, "a.sh", command)
+    assert (run.model.lora_rank, run.recompute, run.seq_len) == (16, "full", 4096)
+
+
+def test_the_encoder_of_images_is_listed(tmp_path: Path) -> None:
+    command = (
+        "deepspeed train_mem.py --model_name_or_path lmsys/vicuna-13b-v1.5 --output_dir a "
+        "--per_device_train_batch_size 2 --vision_tower openai/clip-vit-large-patch14-336"
+    )
+    run = read(tmp_path, "a.sh", f"{command} --q_lora True --bf16 True\n")
+    assert {each.option for each in run.unused} == {"vision_tower", "q_lora"}
+
+
+def test_degrees_of_a_reference_are_not_the_policy_s(tmp_path: Path) -> None:
+    degrees = "{tensor_model_parallel_size: 1, pipeline_model_parallel_size: %d}"
+    text = (
+        f"actor_train:\n  strategy_args:\n    strategy_config: {degrees % 2}\n"
+        f"reference:\n  strategy_args:\n    strategy_config: {degrees % 1}\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.tp, run.pp, run.contradictions) == (1, 2, ())
+    words = [
+        "trainer.placement.policy_num_nodes=2 trainer.placement.policy_num_gpus_per_node=8",
+        "trainer.policy.megatron_config.tensor_model_parallel_size=2",
+        "trainer.policy.megatron_config.pipeline_model_parallel_size=2",
+        "trainer.ref.megatron_config.tensor_model_parallel_size=1",
+    ]
+    run = read(tmp_path, "a.sh", f"python -m skyrl.train.entrypoints.main_base {' '.join(words)}\n")
+    assert (run.devices, run.tp, run.pp, run.contradictions) == (16, 2, 2, ())
+
+
+def test_a_section_named_training_is_not_torchtitan_s_alone(tmp_path: Path) -> None:
+    words = "--training.per_device_train_batch_size 1 --training.output_dir a --parallel.ep_size 2"
+    with pytest.raises(DocumentError, match="which is of none"):
+        read(tmp_path, "a.sh", f"torchrun --nproc_per_node 8 train_fsdp2.py {words}\n")
+    words = "--training.local_batch_size 1 --parallelism.tensor_parallel_degree 2"
+    run = read(tmp_path, "b.sh", f"torchrun --nproc_per_node 8 train.py {words}\n")
+    assert (run.framework, run.tp) == ("torchtitan", 2)
+
+
+def test_vocabularies_of_flagscale_and_bigscience(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.sh", f"{MEGATRON} --pad-vocab-size-to 512\n").model.vocab_size == 512
+    text = (
+        "system: {tensor_model_parallel_size: 8, pipeline_model_parallel_size: 4}\n"
+        "model: {num_layers: 80, micro_batch_size: 1}\ndata: {tokenizer: {vocab_size: 128256}}\n"
+    )
+    assert read(tmp_path, "a.yaml", text).model.vocab_size == 128256
