@@ -28,7 +28,8 @@ _ABOUT = re.compile(
     r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq|quant_cfg)$|"
     r"((^|_)(global|micro|train(ing)?|local|device|mini)_|^)batch_?size(_per_\w+)?$|accumulation_steps$|"
     r"seq(uence)?_len(gth)?$|(gradient|activation)_checkpointing$|checkpoint_activations$|attn_impl(ementation)?$|"
-    r"attention_backend$|^mtp$|^qat$|^te_fp8_format$|^(un)?fr(ee|o)zen?_|diloco_(sync|parallel)|(^|_)trainable$|^quantizer$|^vision_tower$|^q_lora$"
+    r"attention_backend$|^mtp$|^qat$|^te_fp8_format$|^(un)?fr(ee|o)zen?_|diloco_(sync|parallel)|(^|_)trainable$|^quantizer$|^vision_tower$|^q_lora$|^optimizer_in_bwd$|"
+    r"^lisa_n_layers$|^max_packed_tokens$|^batching_strategy$"
 )
 # Sections of other programs and models, of data and of output.
 _ELSEWHERE = re.compile(
@@ -51,7 +52,7 @@ _NEUTRAL = ("", "none", "null", "no", "false", "auto", "0", "-1", "[]", "false,"
 # Keys of adapters. Without a reader their rank is unknown.
 _ADAPTERS = re.compile(
     r"(^|\.)(lora(\.(dim|rank|r|enabled)|_(adapter_)?(path|r|rank|dim|enabled?))|"
-    r"(use|enable)_(lora|peft|dora)|peft_(type|scheme|method)|adapters?)$",
+    r"(use|enable)_(\w+_)?(lora|peft|dora)|peft_(type|scheme|method)|adapters?)$",
     re.I,
 )
 Keys = Iterable[tuple[tuple[str, ...], Any, Place]]

@@ -107,11 +107,15 @@ def is_trainer(keys: set[str]) -> bool:
     )
 
 
+def names_model_or_batch(keys: set[str]) -> bool:
+    """Whether keys are a Trainer's arguments, with its model or batch."""
+    return is_trainer(keys) and bool(keys & {"per_device_train_batch_size", "model_name_or_path"})
+
+
 def has_trainers_defaults(keys: set[str], program: str) -> bool:
     """Whether a program with these options is a Trainer's, with its defaults."""
-    named = bool(keys & {"per_device_train_batch_size", "model_name_or_path"})
     other = has_own_loop(keys) or "no_trainer" in program
-    return is_trainer(keys) and named and not other
+    return names_model_or_batch(keys) and not other
 
 
 def has_own_loop(keys: set[str]) -> bool:

@@ -15,6 +15,8 @@ from shardwright_frameworks.shell.text_marks import Place, Word
 
 _LORA_RANK = 8  # swift.readthedocs.io, Command-line parameters
 _TUNED = ("train_type", "tuner_type", "sft_type")  # of 3.x, 4.x and 2.x
+# Only its files have these next to `model`.
+_MARKS = frozenset({*_TUNED, "rlhf_type", "split_dataset_ratio", "model_author"})
 
 
 def is_ray_job(file: KeyedFile) -> bool:
@@ -22,11 +24,24 @@ def is_ray_job(file: KeyedFile) -> bool:
     return file.has("train", "gpus") and file.has("model") and not file.sections("model")
 
 
-def collect_ray_job(file: KeyedFile, collected: Collected) -> None:
-    """Collects the trainer of a Ray job, whose options are those of the command."""
-    collect_megatron(Options(options_of_file(file), ()), collected)
-    gpus = ("train", "gpus")
-    collected.set("devices", degree_of(file.get(*gpus)), file.place(gpus), "train.gpus")
+def is_ms_swift(file: KeyedFile) -> bool:
+    """Whether a file has the arguments of `swift sft` or `megatron sft`, or is a Ray job."""
+    named = isinstance(file.values.get(("model",)), str)
+    return is_ray_job(file) or (named and bool(file.sections() & _MARKS))
+
+
+def collect_file(file: KeyedFile, collected: Collected) -> str | None:
+    """Collects a file of arguments, or the trainer of a Ray job; returns the DeepSpeed file that
+    it names."""
+    options, gpus = Options(options_of_file(file), ()), ("train", "gpus")
+    if is_ray_job(file):
+        collected.set("devices", degree_of(file.get(*gpus)), file.place(gpus), "train.gpus")
+    else:
+        collected.open_keys.add("devices_per_node")  # a variable of the command
+    if is_ray_job(file) or {"micro_batch_size", "global_batch_size"} & file.sections():
+        collect_megatron(options, collected)
+        return None
+    return collect_swift(options, collected, Place(file.name, 1))
 
 
 def options_of_file(file: KeyedFile) -> tuple[Option, ...]:

@@ -393,13 +393,16 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
         recognizes=lambda file: bool(file.sections("MODEL_ARGS")), collect=_collect_megatron_lm
     ),
     "ms-swift": KeyedFramework(
-        recognizes=ms_swift.is_ray_job, collect=_of_file(ms_swift.collect_ray_job, "ms-swift")
+        recognizes=ms_swift.is_ms_swift,
+        collect=lambda source: _with_deepspeed(
+            source, ms_swift.collect_file(source.file, source.collected), "ms-swift"
+        ),
     ),
     "nemo": KeyedFramework(recognizes=_is_nemo, collect=_collect_nemo, inherits=True),
     "maxtext": KeyedFramework(recognizes=_is_maxtext, collect=_collect_maxtext),
     # Files of others have keys of these, too.
     "transformers": KeyedFramework(
-        recognizes=lambda file: hf_trainer.is_trainer(_top(file)),
+        recognizes=lambda file: hf_trainer.names_model_or_batch(_top(file)),
         collect=_collect_trainer,
         shared=True,
     ),

@@ -55,6 +55,8 @@ def collect_keyed(
     if folder.text(name) is None:
         return None
     file = read_keyed(name, folder)
+    if file.get("experiment", "task", "type") not in (None, "train"):  # of FlagScale
+        return None
     if file.has("parameters") and other_yaml.is_composer(section_of(file, "parameters")):
         # A job of MosaicML's launcher contains the run's configuration.
         gpus = degree_of(file.get("compute", "gpus"))
@@ -104,7 +106,9 @@ def _set_by_scripts(file: Path) -> dict[str, UnknownValue]:
     """Variables set by scripts in the file's folder or its parent: the file's defaults for them do
     not apply to the run."""
     found: dict[str, UnknownValue] = {}
-    for script in (each for place in file.parents[:2] for each in sorted(place.glob("*.sh"))):
+    for script in (
+        one for at in file.parents[:2] for one in sorted(at.glob("*.sh")) if one.is_file()
+    ):
         for number, line in enumerate(script.read_text(errors="replace").splitlines(), 1):
             if (one := _EXPORT.match(line)) is not None:
                 found[one[1]] = UnknownValue("script", one[1], Place(script.name, number))

@@ -1270,3 +1270,54 @@ def test_vocabularies_of_flagscale_and_bigscience(tmp_path: Path) -> None:
         "model: {num_layers: 80, micro_batch_size: 1}\ndata: {tokenizer: {vocab_size: 128256}}\n"
     )
     assert read(tmp_path, "a.yaml", text).model.vocab_size == 128256
+
+
+def test_files_of_ms_swift_s_arguments_are_no_trainer_s(tmp_path: Path) -> None:
+    text = (
+        "model: Qwen/Qwen3-8B\ntuner_type: lora\ntorch_dtype: bfloat16\nlearning_rate: 1e-4\n"
+        "num_train_epochs: 5\nper_device_train_batch_size: 1\ndeepspeed: zero3\nsave_steps: 9\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.framework, run.model.lora_rank, run.zero_stage) == ("ms-swift", 8, 3)
+    assert (run.devices, run.precision, run.defaults["recompute"].value) == (None, "bf16", "full")
+    text = (
+        "model: Qwen/Qwen3-30B-A3B\ntuner_type: lora\nlora_rank: 16\nmicro_batch_size: 1\n"
+        "global_batch_size: 4\nmax_length: 2048\nexpert_model_parallel_size: 4\noutput_dir: a\n"
+        "num_train_epochs: 1\nsave_steps: 200\nrecompute_granularity: full\n"
+    )
+    run = read(tmp_path, "b.yaml", text)
+    assert (run.framework, run.ep, run.recompute, run.global_batch) == ("ms-swift", 4, "full", 4)
+    assert (run.model.lora_rank, run.defaults["precision"].value) == (16, "bf16")
+
+
+def test_a_file_without_a_trainer_s_model_or_batch_is_none_of_it(tmp_path: Path) -> None:
+    text = (
+        "output_dir: a\nmax_steps: 9\nsave_steps: 9\nlogging_steps: 1\n"
+        "actor_train: {training_args: {per_device_train_batch_size: 1}}\n"
+    )
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
+        read(tmp_path, "a.yaml", text)
+
+
+def test_flagscale_s_services_are_no_runs(tmp_path: Path) -> None:
+    text = (
+        "experiment:\n  task: {type: TYPE}\n  runner: {nnodes: 2, nproc_per_node: 4}\n"
+        "system: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1}\n"
+    )
+    assert read(tmp_path, "a.yaml", text.replace("TYPE", "train")).devices == 8
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
+        read(tmp_path, "b.yaml", text.replace("TYPE", "serve"))
+
+
+def test_gradients_of_primus_in_bf16(tmp_path: Path) -> None:
+    text = (
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: qwen3_8B.yaml\n"
+        "    overrides:\n      tensor_model_parallel_size: 1\n      grad_reduce_in_bf16: true\n"
+    )
+    assert read(tmp_path, "a.yaml", text).gradient_reduction == "bf16"
+
+
+def test_a_folder_with_the_name_of_a_script_is_none(tmp_path: Path) -> None:
+    (tmp_path / "fetch.sh").mkdir()
+    text = AUTOMODEL.replace("NAME", "nobody/unknown")
+    assert read(tmp_path, "a.yaml", text).pp == 4
