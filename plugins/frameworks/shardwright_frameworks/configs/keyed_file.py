@@ -26,6 +26,7 @@ class KeyedFile:
 
     twice        keys that occur twice in a table, with both lines
     environment  variables for references in values
+    places       places of values from elsewhere
     """
 
     name: str
@@ -33,9 +34,12 @@ class KeyedFile:
     lines: Mapping[Key, int]
     twice: tuple[tuple[Key, int, int], ...] = ()
     environment: Environment = field(default_factory=dict)
+    places: Mapping[Key, Place] = field(default_factory=dict)
 
     def place(self, key: Key) -> Place:
         """The place of a key."""
+        if key in self.places:
+            return self.places[key]
         while key and key not in self.lines:
             key = key[:-1]
         return Place(self.name, self.lines.get(key, 1))

@@ -25,7 +25,7 @@ _ABOUT = re.compile(
     r"^d_model$|lora_(r|rank|dim)$|modules_to_save$|(^|_)shared_experts?|latent|experts_per_tok|"
     r"moe_layer_freq|first_k_dense|^hybrid_\w+|^(is_)?mamba_|^spec$|^rampup_batch|pipeline_stage$|"
     r"^(use|enable)_liger_kernel$|fused_linear_cross_entropy$|^cut_cross_entropy$|"
-    r"^use_(galore|apollo|badam|adam_mini)$|^(semi_sync_method|gptq|quant_cfg)$|"
+    r"^use_(galore|apollo|badam|adam_mini|lisa)$|^(semi_sync_method|gptq|quant_cfg)$|"
     r"((^|_)(global|micro|train(ing)?|local|device|mini)_|^)batch_?size(_per_\w+)?$|accumulation_steps$|"
     r"seq(uence)?_len(gth)?$|(gradient|activation)_checkpointing$|checkpoint_activations$|attn_impl(ementation)?$|"
     r"attention_backend$|^mtp$|^qat$|^te_fp8_format$|^(un)?fr(ee|o)zen?_|diloco_(sync|parallel)|(^|_)trainable$|^quantizer$|^vision_tower$|^q_lora$|^optimizer_in_bwd$|"

@@ -64,7 +64,8 @@ _FLAGS: dict[str, tuple[str, Value, Value]] = {
     "use_flash_attn_v1": ("flash_attention", True, False),
     "use_flash_attn_triton": ("flash_attention", True, False),
 }
-_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""ZeRO stages by Megatron FSDP's names."""
 _MARKS = frozenset(
     {"tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size",
      "num_attention_heads", "hidden_size", "num_layers", "global_batch_size", "seq_length",
@@ -264,13 +265,20 @@ def _sharding(options: Options, collected: Collected) -> None:
         collected.report_unused(strategy.name, strategy.place, "no effect without Megatron FSDP")
     elif strategy is not None and fully is not None and options.switched(fully):
         written = options.value_of(strategy, collected)
-        if written in _STRATEGIES:
-            collected.set("zero_stage", _STRATEGIES[written], strategy.place, strategy.name)
+        if written in STRATEGIES:
+            collected.set("zero_stage", STRATEGIES[written], strategy.place, strategy.name)
             return
     if torch is not None and options.switched(torch):
         collected.set("zero_stage", 3, torch.place, torch.name)
     elif distributed is not None and options.switched(distributed) and fully is None:
         collected.set_first("zero_stage", 1, distributed.place, distributed.name)
+
+
+def collect_distributed_optimizer(collected: Collected) -> None:
+    """Collect the ZeRO stage of Megatron-Core's distributed optimizer, switched on or off."""
+    switch = collected.placed.get("distributed_optimizer")
+    if switch is not None:
+        collected.set_first("zero_stage", int(bool(switch.value)), switch.place, switch.option)
 
 
 def _model(options: Options, collected: Collected) -> None:

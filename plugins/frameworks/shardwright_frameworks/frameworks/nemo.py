@@ -33,6 +33,8 @@ from shardwright_frameworks.frameworks.megatron import (
     DEGREES,
     EXPERT_OVERLAP,
     SIZES,
+    STRATEGIES,
+    collect_distributed_optimizer,
     collect_expert_overlap,
     collect_experts,
     collect_layout,
@@ -62,9 +64,10 @@ def precision_of(value: Any) -> str | None:
     return None
 
 
-def _granularity(value: Any) -> str | None:
+def granularity_of(value: Any) -> str | None:
+    """Megatron-Core's granularity of recomputation."""
     word = "none" if value is None else word_of(value)
-    return word if word in ("selective", "full", "none") else None
+    return word if word in ("selective", "full", "none") else "none" if word == "null" else None
 
 
 def _gated(value: Any) -> bool | None:
@@ -109,13 +112,12 @@ KEYS: dict[str, tuple[str, Reader]] = {
     "grad_reduce_in_bf16": ("gradient_reduction", if_on("bf16")),
     "recompute_num_layers": ("recompute_layers", count_of),
     "activations_checkpoint_num_layers": ("recompute_layers", count_of),
-    "activations_checkpoint_granularity": ("recompute", _granularity),
-    "recompute_granularity": ("recompute", _granularity),
+    "activations_checkpoint_granularity": ("recompute", granularity_of),
+    "recompute_granularity": ("recompute", granularity_of),
     "activation": ("model.gated_mlp", _gated),
     "untie_embeddings_and_output_weights": ("model.tied_embeddings", opposite_of),
 }  # fmt: skip
 _METHODS = (("recompute_method",), ("activations_checkpoint_method",))
-_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 REGISTRY = "src/megatron/bridge/recipes/__init__.py"
 """Name patterns of Megatron-Bridge's recipe functions."""
 _RECIPE = re.compile(r"(\w+?)_(pretrain|sft|peft|finetune|lora)_\w+")
@@ -383,7 +385,7 @@ def _collect_sharding(merged: Values, collected: Collected) -> None:
         collected.use(sharded[0][-1], sharded[2])
     if named is not None:
         path, value, place = named
-        stage = _STRATEGIES.get(word_of(value) or "")
+        stage = STRATEGIES.get(word_of(value) or "")
         if on and stage is not None:
             collected.set("zero_stage", stage, place, ".".join(path))
         elif not on:
@@ -393,10 +395,7 @@ def _collect_sharding(merged: Values, collected: Collected) -> None:
     elif on and sharded is not None:
         collected.default(_DEFAULTS, zero_stage=0)  # its strategy is `no_shard`
         return
-    distributed = collected.placed.get("distributed_optimizer")
-    if distributed is not None:
-        stage = 1 if distributed.value else 0
-        collected.set_first("zero_stage", stage, distributed.place, distributed.option)
+    collect_distributed_optimizer(collected)
 
 
 def _elsewhere(path: tuple[str, ...]) -> bool:

@@ -22,6 +22,7 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.frameworks.automodel import class_of
+from shardwright_frameworks.frameworks.megatron import collect_distributed_optimizer
 from shardwright_frameworks.frameworks.nemo import (
     KEYS,
     Values,
@@ -220,10 +221,7 @@ def _collect_megatron(given: Values, collected: Collected) -> None:
         collected.placed.pop("precision", None)
         mx = word_of(_value(given, f"{section}.fp8_cfg.fp8_recipe")) == "mxfp8"
         collected.set("precision", "mxfp8" if mx else "fp8", _place(given, name), name)
-    distributed = collected.placed.get("distributed_optimizer")
-    if distributed is not None:
-        stage = 1 if distributed.value else 0
-        collected.set_first("zero_stage", stage, distributed.place, distributed.option)
+    collect_distributed_optimizer(collected)
     collected.default(_SOURCE, zero_stage=1, recompute="none", sequence_parallel=False)
 
 

@@ -27,8 +27,12 @@ from shardwright_frameworks.configs.keyed_values import (
     word_of,
 )
 from shardwright_frameworks.configs.unused_keys import report_unused
-from shardwright_frameworks.frameworks.megatron import DEGREES, keep_recomputed_layers
-from shardwright_frameworks.frameworks.nemo import Values, collect_modules
+from shardwright_frameworks.frameworks.megatron import (
+    DEGREES,
+    collect_distributed_optimizer,
+    keep_recomputed_layers,
+)
+from shardwright_frameworks.frameworks.nemo import Values, collect_modules, granularity_of
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place
@@ -61,11 +65,6 @@ _ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
 _KNOWN_ENGINES = ("", "fsdp", "dp", "megatron", "automodel", "torchtitan", "veomni")
 
 
-def _granularity(value: Any) -> str | None:
-    word = word_of(value)
-    return word if word in ("selective", "full") else "none" if word in ("null", "none") else None
-
-
 # Keys of a training engine, below its own path.
 _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
     **{key: (about, degree_of) for key, about in DEGREES.items()},
@@ -86,7 +85,7 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
     ),
     "recompute_num_layers": ("recompute_layers", count_of),
     "dtype": ("precision", dtype_of),
-    "recompute_granularity": ("recompute", _granularity),
+    "recompute_granularity": ("recompute", granularity_of),
 }  # fmt: skip
 # Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
 _BETWEEN_UPDATES = (
@@ -277,6 +276,8 @@ def _key_of(
     if path[:1] == ("trainer",):
         return _OF_TRAINER.get(last) if len(path) == 2 else None
     top = ("actor_rollout_ref",) if policy else ()
+    if path == (*top, "model", "lora", "rank") and megatron:
+        return _OF_MODEL["lora_rank"]
     if path == (*top, "model", last):
         if last.startswith("enable_") and megatron:
             return None
@@ -403,12 +404,8 @@ def _collect_sharding(
         collected.set("zero_stage", 3, given[path][1], ".".join(path))
         return
     if megatron:
-        distributed = collected.placed.get("distributed_optimizer")
-        if distributed is None:
-            collected.default(_SOURCE, zero_stage=1)
-        else:
-            stage = 1 if distributed.value else 0
-            collected.set_first("zero_stage", stage, distributed.place, distributed.option)
+        collect_distributed_optimizer(collected)
+        collected.default(_SOURCE, zero_stage=1)
         return
     top = (*policy.actor, policy.fsdp) if policy else ("engine",)
     keeps = (*top, "enable_full_shard" if policy is _EASYR1 else "reshard_after_forward")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from profiles.errors import DocumentError
 from shardwright_frameworks.configs.collected import Collected
@@ -68,6 +69,7 @@ class KeyedFramework:
     ending      extension of its files; "" for YAML and JSON
     shared      whether other frameworks' files have these keys too: then it is tried last
     inherits    whether Hydra's defaults belong to its files
+    overridden  whether the options of its program replace values of a file, by their paths
     """
 
     recognizes: Callable[[KeyedFile], bool]
@@ -75,6 +77,24 @@ class KeyedFramework:
     ending: str = ""
     shared: bool = False
     inherits: bool = False
+    overridden: bool = False
+
+
+def overridden_file(source: KeyedSource) -> KeyedFile:
+    """The file with the values that the command line replaces."""
+    file, given = source.file, dict[Key, tuple[Any, Place]]()
+    for path, (value, place) in source.overrides.items():
+        if len(path) > 1 or path in file.lines:
+            given[path] = (value, place)
+            if path in file.values and str(file.values[path]) != str(value):
+                old = (file.values[path], file.place(path))
+                source.collected.report_override("", ".".join(path), old, (value, place))
+    return replace(
+        file,
+        values={**file.values, **{path: value for path, (value, _) in given.items()}},
+        lines={**file.lines, **{path: place.line for path, (_, place) in given.items()}},
+        places={path: place for path, (_, place) in given.items()},
+    )
 
 
 def keyed_framework(file: KeyedFile) -> KeyedFramework | None:
@@ -120,6 +140,10 @@ def _is_nemo(file: KeyedFile) -> bool:
 
 
 def _is_verl(file: KeyedFile) -> bool:
+    own = file.has("data", "train_files") and not {"optim", "engine", "worker"} & file.sections()
+    named = file.has("model", "partial_pretrain") or file.has("defaults")
+    if own and not named and not file.has("actor_rollout_ref"):
+        return False  # data of other programs
     return verl.is_verl("", {path: (None, Place("", 0)) for path in file.values})
 
 
@@ -377,10 +401,13 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
     "gpt-neox": KeyedFramework(
         recognizes=other_yaml.is_neox, collect=_of_file(other_yaml.collect_neox, "gpt-neox")
     ),
-    "composer": KeyedFramework(recognizes=other_yaml.is_composer, collect=_collect_composer),
+    "composer": KeyedFramework(
+        recognizes=other_yaml.is_composer, collect=_collect_composer, overridden=True
+    ),
     "automodel": KeyedFramework(
         recognizes=automodel.is_automodel,
         collect=_of_file(automodel.collect_automodel, "automodel"),
+        overridden=True,
     ),
     "nemo-rl": KeyedFramework(recognizes=nemo_rl.is_nemo_rl, collect=_collect_nemo_rl),
     "torchtune": KeyedFramework(recognizes=torchtune.is_torchtune, collect=_collect_torchtune),
@@ -390,7 +417,8 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
     ),
     "axolotl": KeyedFramework(recognizes=axolotl.is_axolotl, collect=_collect_axolotl),
     "megatron-lm": KeyedFramework(
-        recognizes=lambda file: bool(file.sections("MODEL_ARGS")), collect=_collect_megatron_lm
+        recognizes=lambda file: any(k.startswith("--") for k in file.sections("MODEL_ARGS")),
+        collect=_collect_megatron_lm,
     ),
     "ms-swift": KeyedFramework(
         recognizes=ms_swift.is_ms_swift,

@@ -301,7 +301,8 @@ def _collect_nemo_rl(source: LaunchSource) -> str:
 
 def _is_nemo(source: LaunchSource) -> bool:
     paths = list(source.hydra)
-    return nemo.is_nemo(paths) or any("trainer" in path for path in paths)
+    launcher = source.program.endswith("launcher_scripts/main.py")  # NeMo's
+    return launcher or nemo.is_nemo(paths) or any("trainer" in path for path in paths)
 
 
 def _collect_nemo(source: LaunchSource) -> str:
@@ -401,7 +402,12 @@ def _collect_others(source: LaunchSource) -> str | None:
     """Collect the files named in a command, and options of transformers' Trainer, DeepSpeed and
     accelerate."""
     options, keys, words = source.options, source.keys, source.launch.words
-    framework = source.collect_files(source.named, source.hydra)
+    options_file = source.options_as_file()
+    dotted = {
+        tuple(key[0].split(".")): (value, options_file.place(key))
+        for key, value in options_file.values.items()
+    }
+    framework = source.collect_files(source.named, {**source.hydra, **dotted})
     config, written = options.last(*_CONFIGS), options.text(*_CONFIGS) or ""
     if config is not None and FILE.match(written) and source.find(written) is None:
         why = f"{written!r} is not in the folder"

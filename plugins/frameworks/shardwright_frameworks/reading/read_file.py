@@ -32,6 +32,7 @@ from shardwright_frameworks.reading.keyed_frameworks import (
     FRAMEWORKS,
     KeyedSource,
     keyed_framework,
+    overridden_file,
     section_of,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder
@@ -76,6 +77,8 @@ def collect_keyed(
         framework = FRAMEWORKS["verl" if is_verl else "nemo"] if is_known else None
     if framework is None:
         return None
+    if framework.overridden:
+        source.file = file = overridden_file(source)
     used: Sequence[KeyedFile] = (file,)
     if framework.inherits:
         used = [part for _, part in hydra.parts]

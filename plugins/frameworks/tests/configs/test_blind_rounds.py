@@ -1321,3 +1321,63 @@ def test_a_folder_with_the_name_of_a_script_is_none(tmp_path: Path) -> None:
     (tmp_path / "fetch.sh").mkdir()
     text = AUTOMODEL.replace("NAME", "nobody/unknown")
     assert read(tmp_path, "a.yaml", text).pp == 4
+
+
+def test_options_of_automodel_replace_values_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(AUTOMODEL.replace("NAME", "meta-llama/Llama-3.1-8B"))
+    words = "--step_scheduler.global_batch_size 32 --distributed.tp_size=2 --distributed.pp_size $N"
+    command = f"torchrun --nproc_per_node 8 finetune.py --config a.yaml {words}"
+    run = read(tmp_path, "a.sh", f"{command} --step_scheduler.local_batch_size 4\n")
+    assert (run.framework, run.global_batch, run.tp, run.pp) == ("automodel", 32, 2, None)
+    assert "pp" not in run.defaults
+    assert run.options["global_batch"] == "step_scheduler.global_batch_size (a.sh:1)"
+    assert "step_scheduler.global_batch_size: 32 (a.sh:1)" in run.overridden[0].text
+    assert not [each for each in run.unused if each.place == "a.sh:1"]
+
+
+def test_options_of_olmo_replace_values_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "model: {d_model: 64, n_layers: 2, n_heads: 4, max_sequence_length: 4096}\n"
+        "global_train_batch_size: 64\ndevice_train_microbatch_size: 2\nprecision: amp_bf16\n"
+        "fsdp: {sharding_strategy: FULL_SHARD}\nmax_duration: 2T\n"
+    )
+    words = "--device_train_microbatch_size=1 --fsdp.sharding_strategy=SHARD_GRAD_OP --run_name=a"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 8 scripts/train.py a.yaml {words}\n")
+    assert (run.micro_batch, run.zero_stage, run.global_batch) == (1, 2, 64)
+
+
+def test_data_alone_is_no_configuration_of_verl(tmp_path: Path) -> None:
+    text = "model: {name: Qwen/Qwen3-8B, lora_rank: 32}\ndata: {train_files: a, max_length: 9}\n"
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
+        read(tmp_path, "a.yaml", text)
+
+
+def test_nemo_s_keys_are_no_options_of_megatron(tmp_path: Path) -> None:
+    text = (
+        "MODEL_ARGS:\n  trainer.strategy.tensor_model_parallel_size: 2\n  trainer.devices: 8\n"
+        "  data.micro_batch_size: 2\n"
+    )
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
+        read(tmp_path, "model_config.yaml", text)
+
+
+def test_adapters_of_verl_on_megatron(tmp_path: Path) -> None:
+    words = "actor_rollout_ref.model.lora.rank=32 actor_rollout_ref.model.path=Qwen/Qwen3-4B"
+    command = f"python3 -m verl.trainer.main_ppo {words} trainer.n_gpus_per_node=8"
+    run = read(tmp_path, "a.sh", f"{command} actor_rollout_ref.actor.strategy=megatron\n")
+    assert run.model.lora_rank == 32
+    run = read(tmp_path, "b.sh", f"{command} actor_rollout_ref.actor.strategy=fsdp\n")
+    assert run.model.lora_rank is None
+    assert "actor_rollout_ref.model.lora.rank" in [each.option for each in run.unresolved]
+
+
+def test_layers_that_lisa_trains_are_listed(tmp_path: Path) -> None:
+    command = "python finetune.py --model_name_or_path a/b --per_device_train_batch_size 1"
+    run = read(tmp_path, "a.sh", f"{command} --output_dir c --bf16 --use_lisa 1\n")
+    assert [each.option for each in run.unused] == ["use_lisa"]
+
+
+def test_nemo_s_launcher_without_values_is_read(tmp_path: Path) -> None:
+    command = "python3 /opt/launcher_scripts/main.py training=mixtral/mixtral_8x7b"
+    run = read(tmp_path, "a.sh", f"{command} stages=[training] training.run.name=a\n")
+    assert (run.framework, run.tp, "tp" in run.defaults) == ("nemo", None, False)
