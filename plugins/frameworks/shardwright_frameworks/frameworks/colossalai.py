@@ -16,13 +16,14 @@ _STAGES = {
     "gemini": 3, "gemini_auto": 3, "gemini_cuda": 3, "gemini_cpu": 3, "fsdp": 3, "fsdp_cpu": 3,
 }  # fmt: skip
 _PLUGIN = "gemini"  # where no option names one
-_HYBRID = ("3d", "3d_cpu")
+_HYBRID = ("3d", "3d_cpu", "hybrid")  # the last of ColossalMoE
 _MICRO = ("mbs", "microbatch_size", "micro_batch_size")
 _WORDS: WordReaders = {
     "mixed_precision": ("precision", {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}.get),
     "pp_style": ("schedule", {"1f1b": "1f1b", "interleaved": "interleaved-1f1b", "zbv": "zbv"}.get),
     "pretrained": ("model.name", str),
     "model_path": ("model.name", str),
+    "model_name": ("model.name", str),
 }
 
 
@@ -30,7 +31,8 @@ def collect_colossalai(options: Options, collected: Collected) -> None:
     """Collects the options; a batch is that of one replica."""
     options.collect_counts(
         collected,
-        {"tp": "tp", "pp": "pp", "zero": "zero_stage", "zero_stage": "zero_stage", "l": "seq_len",
+        {"tp": "tp", "pp": "pp", "tp_size": "tp", "pp_size": "pp", "ep_size": "ep",
+         "sp_size": "cp", "zero": "zero_stage", "zero_stage": "zero_stage", "l": "seq_len",
          "max_length": "seq_len", "n_chunks": "vpp", "lora_rank": "model.lora_rank"},
     )  # fmt: skip
     options.collect_flags(

@@ -230,6 +230,11 @@ def collect_python(
         recipes.configuration(path, file, requested)
         read = [each for each in recipes.files.values() if each is not None]
         framework = next(filter(None, map(python_config.python_framework, read)), None)
+    if framework is None and any(each.startswith("olmo_core") for each in file.modules):
+        raise DocumentError(
+            f"{name}: OLMo-core's configurations in Python are not read. Give the run's figures as "
+            "a row of a table of runs (shardwright predict --runs)"
+        )
     if framework is None:
         return None
     collected.files.append(name)

@@ -344,7 +344,10 @@ class _Reader:
             for text in texts[1:]:
                 scope.variables.pop(text, None)
         elif name == "shift":
-            scope.arguments, scope.called = (), False
+            number = texts[1] if len(texts) > 1 else "1"
+            known = scope.called and number.isdigit()
+            scope.arguments = scope.arguments[int(number) :] if known else ()
+            scope.called = known
         elif name in ("read", "mapfile", "readarray", "let"):
             given = next(iter(_documents(simple, scope)), None)
             names = [text for text in texts[1:] if _NAME.fullmatch(text)]

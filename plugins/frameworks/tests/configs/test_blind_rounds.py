@@ -1381,3 +1381,26 @@ def test_nemo_s_launcher_without_values_is_read(tmp_path: Path) -> None:
     command = "python3 /opt/launcher_scripts/main.py training=mixtral/mixtral_8x7b"
     run = read(tmp_path, "a.sh", f"{command} stages=[training] training.run.name=a\n")
     assert (run.framework, run.tp, "tp" in run.defaults) == ("nemo", None, False)
+
+
+def test_arguments_behind_shifted_ones_are_passed_on(tmp_path: Path) -> None:
+    script = (
+        'run() {\n  local gpus="$2"\n  shift 2\n'
+        f'  {MEGATRON.rpartition(" ")[0]} $gpus "$@"\n}}\n'
+        "run name 4 --pipeline-model-parallel-size 2 --bf16\n"
+    )
+    run = read(tmp_path, "a.sh", script)
+    assert (run.tp, run.pp, run.precision) == (4, 2, "bf16")
+
+
+def test_colossalai_s_mixture_of_experts(tmp_path: Path) -> None:
+    words = "--plugin hybrid --zero_stage 1 --pp_size 2 --ep_size 8 --batch_size 1"
+    command = f"colossalai run --nproc_per_node 8 train.py --model_name a/b {words}"
+    run = read(tmp_path, "a.sh", command)
+    assert (run.pp, run.ep, run.zero_stage, run.model.name) == (2, 8, 1, "a/b")
+
+
+def test_olmo_core_s_python_is_refused_by_name(tmp_path: Path) -> None:
+    text = "from olmo_core.nn.transformer import TransformerConfig\n\nLENGTH = 4096\n"
+    with pytest.raises(DocumentError, match="OLMo-core's configurations in Python are not read"):
+        read(tmp_path, "a.py", text)
