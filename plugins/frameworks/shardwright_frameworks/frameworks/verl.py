@@ -54,13 +54,21 @@ class _Policy:
 
 
 _VERL = _Policy(
-    "actor_rollout_ref", _ACTOR, "ppo_mini_batch_size",
-    ("ppo_micro_batch_size_per_gpu", "ppo_micro_batch_size"), "use_dynamic_bsz", "fsdp_config",
-)  # fmt: skip
+    "actor_rollout_ref",
+    _ACTOR,
+    "ppo_mini_batch_size",
+    ("ppo_micro_batch_size_per_gpu", "ppo_micro_batch_size"),
+    "use_dynamic_bsz",
+    "fsdp_config",
+)
 _EASYR1 = _Policy(
-    "worker", ("worker", "actor"), "global_batch_size",
-    ("micro_batch_size_per_device_for_update",), "dynamic_batching", "fsdp",
-)  # fmt: skip
+    "worker",
+    ("worker", "actor"),
+    "global_batch_size",
+    ("micro_batch_size_per_device_for_update",),
+    "dynamic_batching",
+    "fsdp",
+)
 _ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
 _KNOWN_ENGINES = ("", "fsdp", "dp", "megatron", "automodel", "torchtitan", "veomni")
 
@@ -89,8 +97,12 @@ _OF_ENGINE: Mapping[str, tuple[str, Reader]] = {
 }  # fmt: skip
 # Moved to the host while answers are generated (workers/fsdp_workers.py, update_actor).
 _BETWEEN_UPDATES = (
-    "param_offload", "optimizer_offload", "grad_offload", "offload_params", "offload_optimizer",
-)  # fmt: skip
+    "param_offload",
+    "optimizer_offload",
+    "grad_offload",
+    "offload_params",
+    "offload_optimizer",
+)
 # verl's files: types of weights, and settings that its Megatron engine always uses.
 _IMPLIED = ("reshard_after_forward", "model_dtype", "hybrid_engine", "recompute_modules")
 _OF_MODEL: Mapping[str, tuple[str, Reader]] = {
@@ -197,8 +209,10 @@ def collect_verl(
         place = given["distillation", "enabled"][1]
         report_objective("distillation", "distillation.enabled", place, collected)
     for path in (
-        (*_ACTOR, "use_kl_loss"), ("algorithm", "use_kl_in_reward"), ("algorithm", "use_kl_loss"),
-    ):  # fmt: skip
+        (*_ACTOR, "use_kl_loss"),
+        ("algorithm", "use_kl_in_reward"),
+        ("algorithm", "use_kl_loss"),
+    ):
         if truth_of(given.get(path, (None,))[0]):
             why = "the reference model is not counted"
             collected.report_unresolved(".".join(path), why, given[path][1])

@@ -175,8 +175,9 @@ def _is_torchtitan(source: LaunchSource) -> bool:
     if "torchtitan" in program or "torchtrain" in program or program.endswith("run_train.sh"):
         return True
     own = ("--parallelism.", "--job.", "--training.", "--model.flavor")
-    named = [each.key.rpartition(".")[2] for each in source.options.given
-             if each.name.startswith(own)]  # fmt: skip
+    named = [
+        each.key.rpartition(".")[2] for each in source.options.given if each.name.startswith(own)
+    ]
     # Other programs have a section `training` too.
     return sum(1 if is_known("torchtitan", key) else -1 for key in named) > 0
 
