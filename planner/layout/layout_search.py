@@ -211,11 +211,10 @@ class _Search:
         rules = self.context.rules
         return max(1, len(rules.zero_stages) * len(rules.recompute))
 
-    def _values(self, part: Meshes | Layouts, seconds: Array) -> Array:
+    def _values(self, part: Meshes, seconds: Array) -> Array:
         if self.goal is None:
             return seconds
-        devices = part.tp * part.cp * part.pp * part.dp
-        return self.goal.values(np.asarray(-(-devices // self.context.node_devices)), seconds)
+        return self.goal.values(-(-part.devices // self.context.node_devices), seconds)
 
     def _open(self, meshes: Meshes) -> None:
         """Evaluate the layouts of meshes, and refine possible best ones."""

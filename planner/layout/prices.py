@@ -48,28 +48,19 @@ RECOMPUTE = tuple(RECOMPUTE_KINDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layouts:
+class Layouts(Meshes):
     """Layouts as arrays [layouts]: `schedule` and `recompute` index SCHEDULES and RECOMPUTE,
     `option` indexes `options`, and `recompute_layers` is as in TrainingRun."""
 
-    tp: Counts
-    cp: Counts
-    ep: Counts
-    pp: Counts
-    dp: Counts
     vpp: Counts
     zero_stage: Counts
-    micro_batch: Counts
     schedule: Counts
     recompute: Counts
     recompute_layers: Counts
     option: Counts
     options: tuple[RunOption, ...] = (RunOption(),)
 
-    def __len__(self) -> int:
-        return int(self.tp.size)
-
-    def rows(self, index: NDArray[np.intp] | slice) -> Layouts:
+    def rows(self, index: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Layouts:
         """A subset of the layouts."""
         arrays = {name: getattr(self, name)[index] for name in _ARRAYS}
         return Layouts(options=self.options, **arrays)
@@ -228,7 +219,7 @@ class LayoutPrices:
             # The order of axes and the levels beyond the node make messages depend on the whole
             # mesh.
             return np.column_stack([keys, layouts.key("pp", "dp", "option")])
-        ranks = layouts.tp * layouts.cp * layouts.pp * layouts.dp
+        ranks = layouts.devices
         node = self.base.node_devices
         crosses = (ranks // layouts.pp >= node) | (ranks > node)
         cut = np.where(layouts.pp == 1, 0, 1 + crosses)

@@ -57,12 +57,12 @@ class _Filled:
 
 
 class TimelineSearch:
-    """The search of one cell."""
+    """The search of one cell. `actions_left`: how many actions its timelines may still have."""
 
     def __init__(self, problem: SplitProblem) -> None:
         self.problem, self.chain = problem, problem.chain
         chain, schedule = problem.chain, problem.schedule
-        self._actions_left = _ACTIONS
+        self.actions_left = _ACTIONS
         self._actions = sum(len(row) for row in schedule.ranks)
         self._micro = chain.num_microbatches
         self._fills: dict[tuple[object, ...], _Filled] = {}
@@ -189,7 +189,7 @@ class TimelineSearch:
         while True:
             moves, works = self._moved((*best.starts, self.chain.num_blocks))
             for cuts, busiest_s in zip(moves.tolist(), works, strict=True):
-                if busiest_s >= best.step_time_s or self._actions_left <= 0:
+                if busiest_s >= best.step_time_s or self.actions_left <= 0:
                     return best
                 found = self._shorter(tuple(cuts), best.step_time_s * (1 - _BETTER))
                 if found is not None:
@@ -217,7 +217,7 @@ class TimelineSearch:
     def _run(self, cuts: Cuts, strategies: tuple[int, ...]) -> Partition:
         """The plan with the step time of its timeline."""
         found = Partition(starts=cuts[:-1], strategies=strategies, step_time_s=0.0)
-        self._actions_left -= self._actions
+        self.actions_left -= self._actions
         return replace(found, step_time_s=timeline_step_s(self.problem, found))
 
     # Strategies.

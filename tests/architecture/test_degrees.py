@@ -16,12 +16,11 @@ DEFINED = {
     # Of a model, not of a job: the one degree that its shapes follow.
     "profiles/model/graph.py: ModelGraph": "the degree that a trace was made for",
     "profiles/model/tracing/trace_tensor_parallel.py: Sharding": "the same, while tracing",
-    # Requests and searches: sets of allowed degrees, and arrays over many layouts.
+    # Requests and searches: sets of allowed degrees, and arrays over many meshes.
     "planner/axes.py: Axes": "allowed values of an axis",
     "shardwright/options/plan_options.py: PlanOptions": "allowed values of an axis",
     "shardwright/options/keywords.py: PlanKeywords": "the same, for Python",
     "planner/space.py: Meshes": "an array over meshes",
-    "planner/layout/prices.py: Layouts": "an array over layouts",
     "executor/mesh.py: Mesh": "torch's mesh of the axis",
 }
 

@@ -112,6 +112,37 @@ def test_a_plan_is_under_the_time_that_is_asked_for_or_none():
     assert TimelineSearch(problem).best(known=found.starts).step_time_s <= found.step_time_s
 
 
+@pytest.mark.parametrize("schedule", ["zb-h1", "zbv", "interleaved"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plan_whose_busiest_rank_alone_takes_too_long_is_not_timed(schedule, seed):
+    """Of the only split, one block per stage, with the strategies that fit its memory."""
+    problem = draw_chain(
+        seed,
+        schedule,
+        ranks=2,
+        blocks=2 if schedule == "zb-h1" else 4,
+        micro=4,
+        unlike=True,
+        mixed=True,
+        strategies=2,
+    )
+    slots = tuple(replace(slot, capacity_bytes=2.0) for slot in problem.chain.slots)
+    problem = replace(problem, chain=replace(problem.chain, slots=slots))
+    while (found := TimelineSearch(problem).best()) is None:
+        problem = problem.with_capacity(0.1)
+    work_s = [0.0, 0.0]
+    for stage, strategy in enumerate(found.strategies):  # stage s is block s
+        slot, rank = problem.chain.slots[stage], problem.schedule.stage_to_rank[stage]
+        costs = problem.chain.costs[slot.costs]
+        seconds = float(costs.forward_s[stage] + costs.backward_s[stage, strategy])
+        work_s[rank] += 4 * (seconds + slot.forward_s + slot.backward_s)
+    for below, timed in ((max(work_s) * (1 - 1e-9), False), (max(work_s) * (1 + 1e-9), True)):
+        search = TimelineSearch(problem)
+        before = search.actions_left
+        assert search.best(below=below) is None
+        assert (search.actions_left < before) == timed
+
+
 def is_near_even(cuts):
     sizes = [j - i for i, j in pairwise(cuts)]
     return max(sizes) - min(sizes) <= 1

@@ -319,6 +319,7 @@ def plan(
 def replicas(
     on: Cluster,
     *,
+    tp: int = 1,
     dp: int = 1,
     pp: int = 1,
     vpp: int = 1,
@@ -328,9 +329,9 @@ def replicas(
     precision: str = "bf16",
     optimizer: str = "adamw",
 ) -> DataGroup:
-    """The first `dp` devices as replicas of our executor."""
+    """Replicas of our executor, from the first device on."""
     return DataGroup(
-        degrees=Degrees(pp=pp, vpp=vpp, dp=dp),
+        degrees=Degrees(tp=tp, pp=pp, vpp=vpp, dp=dp),
         zero_stage=zero_stage,
         pipelined=pp > 1 if pipelined is None else pipelined,
         num_microbatches=num_microbatches,
@@ -338,7 +339,7 @@ def replicas(
             global_batch=1, sequence_length=1, precision=precision, optimizer=optimizer
         ),
         stack=load_stack(),
-        devices=tuple(range(dp)),
+        devices=tuple(range(0, dp * tp, tp)),
         cluster=on,
     )
 

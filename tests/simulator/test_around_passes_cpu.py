@@ -149,6 +149,22 @@ def test_single_numbers_are_summed_in_fp32_each_with_a_flag():
     assert numbers - alone == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("zero_stage", "shards"), [(0, 1), (1, 2)])
+@pytest.mark.parametrize("first", [0, 2])
+def test_gradients_of_whole_parameters_are_summed_by_the_ranks_of_tp(zero_stage, shards, first):
+    """Two ranks from the replica's first device on, within a node of three or across two; 4 bytes
+    of a replica's share each."""
+    on = cluster(2, 3)
+    group = replicas(on, tp=2, dp=2, zero_stage=zero_stage)
+    group = replace(group, devices=(first, first + 2))
+    alone, shared = (
+        price_tail(Held(trained=(1000,), frozen=0, summed=summed), group).exchange.value
+        for summed in (0, 10**6)
+    )
+    expected = price_collective("all_reduce", 4e6 / shards, (first, first + 1), on).time_s
+    assert shared - alone == pytest.approx(expected)
+
+
 def test_blocks_without_parameters_copy_nothing():
     cpus = cluster(of=cpu(*points("copy", 1e-9, call_s=1e-5)))
     bare = replace(layer(), parameters=(), kind="bare")

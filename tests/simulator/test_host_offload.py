@@ -119,6 +119,16 @@ def test_host_memory_must_suffice() -> None:
     assert host_limit_bytes(host_of("a100-sxm-80gb")) == pytest.approx(0.9 * 250e9)
 
 
+def test_host_memory_may_be_used_to_the_last_byte() -> None:
+    """The share of the activations that fills the host exactly, and a share above it."""
+    run = changed(LLAMA_RUN, stack="megatron-core", activation_offload=1.0, seq_len=65536)
+    limit, stack = host_limit_bytes(host_of(run.device)), load_framework(run.stack)
+    full = replace(run, activation_offload=limit / host_bytes(run, stack, 32.0))
+    assert host_bytes(full, stack, 32.0) == limit
+    assert host_memory_short(full) == ""
+    assert host_memory_short(replace(full, activation_offload=1.0001 * full.activation_offload))
+
+
 def test_a_host_holds_every_micro_batch_in_flight() -> None:
     """The first of four stages has four of them under 1F1B, of eight layers each."""
     one = changed(LLAMA_RUN, dp=1, zero_stage=0, stack="megatron-core", activation_offload=0.5)

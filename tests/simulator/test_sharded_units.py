@@ -9,7 +9,7 @@ import pytest
 from simulator.memory.held import BlockBytes
 from simulator.memory.sharded_units import UnitBuffers, largest_by_kind, unit_buffers
 from simulator.traced.predict import predict
-from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel
+from tests.planner.hand_made_model import VOCABULARY, WIDTH, HandMadeModel, parameter
 from tests.simulator.hand_made import cluster, device, plan, replicas
 
 V, L = VOCABULARY * WIDTH, 8 * WIDTH**2  # elements of the table, the head, and of a layer
@@ -104,6 +104,41 @@ def test_zero_2_keeps_weights_whole_and_frees_them_with_the_backward():
     assert two[2].forward == 2 * V
     assert two[0].summing == three[0].summing - whole
     assert two[0].backward == three[0].backward - whole
+
+
+@pytest.mark.parametrize("wide_first", [False, True])
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_units_of_one_block_are_gathered_and_summed_in_turn(zero_stage, wide_first):
+    """The second layer has another module next to it: one weight of 2 L elements. A unit that is
+    summed needs 4 bytes per element sent, a quarter of it received, and its last weight's gradient:
+    4 L + L + 2 L / 2 of the layer, 8 L + 2 L + 4 L of the module."""
+    model = HandMadeModel(2).at(1)
+    layer = model.kinds[1]
+    wide = replace(parameter("", (WIDTH, 16 * WIDTH)), whole_name="between.weight")
+    parameters = (wide, *layer.parameters) if wide_first else (*layer.parameters, wide)
+    kinds = (*model.kinds, replace(layer, parameters=parameters))
+    chain = (*model.chain[:2], replace(model.chain[2], kind=3), model.chain[3])
+    model = replace(model, kinds=kinds, chain=chain)
+    found = unit_buffers(model, replicas(cluster(), dp=4, zero_stage=zero_stage))[2]
+    if zero_stage == 3:
+        # The flat tensor of the layer before, and two copies; in the backward it is fetched ahead.
+        assert found.gathering == 2 * L + 2 * (2 * 2 * L)
+        assert found.summing == 2 * L + 14 * L
+        assert found.forward == 2 * (2 * 2 * L)
+        assert found.backward == 2 * 2 * L + 2 * L + 4 * V
+        assert found.ending == found.backward + 2 * 2 * L
+        return
+    # Whole: the table, the first layer, and units of this block that are gathered earlier.
+    whole, before = 2 * (2 * V + 4 * L), 2 * (V + L)
+    if wide_first:
+        assert found.gathering + whole == before + 2 * 2 * L + 2 * 2 * L + 2 * (2 * L)
+        assert found.summing + whole == before + 14 * L
+    else:
+        assert found.gathering + whole == before + 2 * L + 2 * L + 2 * (2 * 2 * L)
+        assert found.summing + whole == before + 2 * L + 14 * L
+    assert found.forward + whole == before + 2 * 3 * L + 2 * 2 * L
+    assert found.backward + whole == before + 2 * 3 * L + 4 * V
+    assert found.ending == found.backward + 2 * 2 * L
 
 
 def test_what_two_blocks_read_is_the_root_s_and_gathered_all_along():
