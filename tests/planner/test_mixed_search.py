@@ -1,6 +1,7 @@
 """Replicas that differ, from a model's prices: against enumeration by the simulator."""
 
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -132,22 +133,37 @@ def enumerated(prices, tp, micro_batch, zero_stage) -> float:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "zero_stage"),
+    ("cluster", "zero_stage", "width", "sizes"),
     [
-        (two_types(2, 1), 0),
-        (two_types(2, 1, speed=0.7), 2),
-        (two_types(1, 2, speed=0.55, wire=5e9), 0),
-        (two_types(2, 1, slow_gib=0.9), 0),
+        (two_types(2, 1), 0, 2048, (1,)),
+        (two_types(2, 1, speed=0.7), 2, 2048, (1,)),
+        (two_types(1, 2, speed=0.55, wire=5e9), 0, 2048, (1,)),
+        (two_types(2, 1, slow_gib=0.9), 0, 2048, (1,)),
+        # The best: three samples, on two of the devices.
+        (two_types(2, 1), 0, 128, (1, 2, 3)),
     ],
-    ids=["unlike", "sharded", "thin wire", "tight"],
+    ids=["unlike", "sharded", "thin wire", "tight", "sizes"],
 )
-def test_equals_enumeration(cluster, zero_stage):
-    space = Axes(recompute=(Recompute.NONE,), zero=(zero_stage,), micro_batch=(1,), tp=(1,))
-    prices = prices_of(HandMadeModel(2, width=2048), cluster, 6, space)
-    expected = enumerated(prices, 1, 1, zero_stage)
+def test_equals_enumeration(cluster, zero_stage, width, sizes):
+    space = Axes(recompute=(Recompute.NONE,), zero=(zero_stage,), micro_batch=sizes, tp=(1,))
+    prices = prices_of(HandMadeModel(2, width=width), cluster, 6, space)
+    expected = min(enumerated(prices, 1, size, zero_stage) for size in sizes)
     found = searched(prices, space)
     assert found.bound <= expected * (1 + 1e-9)
     assert found.prediction.step_time_s.value == pytest.approx(expected, rel=1e-9)
+
+
+def test_keys_by_hand():
+    """Of a batch of four on 2 + 2 devices. ZeRO 0, 1 and 2; with one replica only 0."""
+    prices = prices_of(HandMadeModel(2), two_types(2, 2), 4, Axes())
+    counted = Counter(
+        (key.degrees.tp, key.micro_batch, key.degrees.dp) for key in unequal_keys(prices, Axes())
+    )
+    # One to four groups of one device, one or two of two; a replica has a micro-batch or more.
+    assert counted == {
+        (1, 1, 1): 1, (1, 1, 2): 3, (1, 1, 3): 3, (1, 1, 4): 3, (1, 2, 1): 1, (1, 2, 2): 3,
+        (1, 4, 1): 1, (2, 1, 1): 1, (2, 1, 2): 3, (2, 2, 1): 1, (2, 2, 2): 3, (2, 4, 1): 1,
+    }  # fmt: skip
 
 
 def planned(model, cluster, batch, space, options=None, **more):
