@@ -223,7 +223,7 @@ class LayoutPrices:
         node = self.base.node_devices
         crosses = (ranks // layouts.pp >= node) | (ranks > node)
         cut = np.where(layouts.pp == 1, 0, 1 + crosses)
-        taken = np.maximum(1, layouts.ep // (layouts.dp * layouts.cp))
+        taken = layouts.ep // np.gcd(layouts.ep, layouts.dp * layouts.cp)
         return np.column_stack([keys, cut, taken])
 
     def _mesh_keys(self, layouts: Layouts) -> NDArray[np.int64]:

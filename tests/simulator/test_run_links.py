@@ -14,10 +14,12 @@ from simulator.collectives import NOTHING, CollectiveTime
 from simulator.traced.comm_cost import price_collective
 from simulator.training_run.messages.rank_group import (
     RankGroup,
+    data_group,
     expert_group,
     expert_replicas,
 )
 from simulator.training_run.messages.run_links import Links, links_of, moved, sent
+from simulator.values.degrees import AXIS_ORDERS
 from tests.simulator.described_runs import LLAMA_RUN, changed
 
 GB = 1e9
@@ -112,6 +114,27 @@ def test_ranks_of_experts_by_hand(
     run = changed(LLAMA_RUN, **({"tp": 1, "cp": 1, "dp": 1, "ep": 1} | degrees))
     assert devices_of(expert_group(run)) == spread
     assert devices_of(expert_replicas(run)) == replicas
+
+
+@pytest.mark.parametrize("axis_order", AXIS_ORDERS)
+def test_every_rank_of_a_stage_has_a_part_of_the_experts_and_a_place_among_its_replicas(
+    axis_order: str,
+) -> None:
+    degrees = itertools.product((1, 2, 3, 4), (1, 2, 4), (1, 2, 3, 4, 6), (1, 2, 3, 4, 6, 8, 16))
+    for tp, cp, dp, ep in degrees:
+        if tp * cp * dp % ep:
+            continue
+        run = changed(
+            LLAMA_RUN, tp=tp, cp=cp, dp=dp, ep=ep, pp=2, schedule="1f1b", axis_order=axis_order
+        )
+        spread, replicas = devices_of(expert_group(run)), devices_of(expert_replicas(run))
+        if ep == 1:  # experts are split over tp like other weights
+            assert (spread, replicas) == ((0,), devices_of(data_group(run)))
+            continue
+        sizes = (range(count) for count in (tp, cp, dp))
+        stage = [run.degrees.rank(tp=t, cp=c, dp=d) for t, c, d in itertools.product(*sizes)]
+        assert len(spread) == ep
+        assert sorted(map(sum, itertools.product(spread, replicas))) == sorted(stage)
 
 
 def devices_of(group: RankGroup) -> tuple[int, ...]:

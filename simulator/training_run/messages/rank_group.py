@@ -127,31 +127,33 @@ def worker_group(run: TrainingRun) -> RankGroup:
 
 def expert_group(run: TrainingRun) -> RankGroup:
     """Ranks of expert parallelism: context-parallel ranks, then replicas, then tensor-parallel
-    ranks if more are needed."""
+    ranks for what these do not divide by."""
     degrees = run.degrees
-    taken = max(1, degrees.ep // (degrees.dp * degrees.cp))
-    spread = degrees.ep // taken
-    context = math.gcd(spread, degrees.cp)
-    return RankGroup(((taken, 1), (context, degrees.tp), (spread // context, degrees.stride("dp"))))
+    tensor, context, replicas = _expert_spread(degrees)
+    return RankGroup(((tensor, 1), (context, degrees.tp), (replicas, degrees.stride("dp"))))
 
 
 def expert_replicas(run: TrainingRun) -> RankGroup:
     """Ranks of a `data_group` with the same experts. With expert parallelism experts are not split,
     so the ranks of a tensor group are included."""
     degrees = run.degrees
-    taken = max(1, degrees.ep // (degrees.dp * degrees.cp))
-    tensor = degrees.tp // taken if degrees.ep > 1 else 1
-    spread = degrees.ep // taken
-    context = math.gcd(spread, degrees.cp)
-    replicas = spread // context
+    tensor, context, replicas = _expert_spread(degrees)
     inner = max(1, degrees.shard_replicas // run.local_workers // replicas)
     return RankGroup(
         (
-            (max(1, tensor), taken),
+            (degrees.tp // tensor if degrees.ep > 1 else 1, tensor),
             (degrees.cp // context, degrees.tp * context),
             (inner, degrees.stride("dp") * replicas),
         )
     )
+
+
+def _expert_spread(degrees: Degrees) -> tuple[int, int, int]:
+    """Numbers of tensor-parallel ranks, context-parallel ranks and replicas in an `expert_group`;
+    their product is ep, which divides the ranks of a stage."""
+    spread = math.gcd(degrees.ep, degrees.dp * degrees.cp)
+    context = math.gcd(spread, degrees.cp)
+    return degrees.ep // spread, context, spread // context
 
 
 def _axis(degrees: Degrees, axis: Axis) -> tuple[int, int]:
