@@ -575,11 +575,16 @@ def test_the_first_layers_of_a_stage_are_recomputed_dense_ones_before_experts(
     )
     run = changed(RUN, model=moe, stack="megatron-core", precision="bf16", pp=2, global_batch=8)
     run = replace(run, recompute="full", recompute_layers=recomputed)
-    ranks = footprint(run).details
+    memory = footprint(run)
+    ranks = memory.details
     assert [{kept.name: kept.count for kept in rank.kept} for rank in ranks] == [
         first_rank,
         second_rank,
     ]
+    # Tensors of the moment, and one of the largest layers.
+    for found, rank in zip(memory.ranks, ranks, strict=True):
+        largest = max(kept.bytes_each for kept in rank.kept)
+        assert rank.working_set_bytes == pytest.approx(found.transient_bytes + largest)
     # A recomputed layer keeps its input alone: sequence x micro-batch x hidden in bf16.
     for kept in ranks[0].kept:
         if "not recomputed" not in kept.name:

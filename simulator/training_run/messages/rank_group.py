@@ -127,7 +127,7 @@ def worker_group(run: TrainingRun) -> RankGroup:
 
 def expert_group(run: TrainingRun) -> RankGroup:
     """Ranks of expert parallelism: context-parallel ranks, then replicas, then tensor-parallel
-    ranks for what these do not divide by."""
+    ranks for the rest of ep."""
     degrees = run.degrees
     tensor, context, replicas = _expert_spread(degrees)
     return RankGroup(((tensor, 1), (context, degrees.tp), (replicas, degrees.stride("dp"))))
