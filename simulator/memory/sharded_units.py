@@ -167,7 +167,7 @@ def unit_buffers(
             if not (stays_whole and unit.again):
                 gathered = previous.total + copies * unit.total + unit.rearranged
                 gathering = max(gathering, present + c * gathered)
-            ahead = 0 if stays_whole or not position else previous.total
+            ahead = 0 if stays_whole or previous is root else previous.total
             if not unit.late:
                 summing = max(summing, present + c * (ahead + waiting + made) + summed(unit))
             present += c * whole

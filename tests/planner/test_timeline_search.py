@@ -130,17 +130,24 @@ def test_a_plan_whose_busiest_rank_alone_takes_too_long_is_not_timed(schedule, s
     problem = replace(problem, chain=replace(problem.chain, slots=slots))
     while (found := TimelineSearch(problem).best()) is None:
         problem = problem.with_capacity(0.1)
-    work_s = [0.0, 0.0]
-    for stage, strategy in enumerate(found.strategies):  # stage s is block s
-        slot, rank = problem.chain.slots[stage], problem.schedule.stage_to_rank[stage]
-        costs = problem.chain.costs[slot.costs]
-        seconds = float(costs.forward_s[stage] + costs.backward_s[stage, strategy])
-        work_s[rank] += 4 * (seconds + slot.forward_s + slot.backward_s)
-    for below, timed in ((max(work_s) * (1 - 1e-9), False), (max(work_s) * (1 + 1e-9), True)):
-        search = TimelineSearch(problem)
-        before = search.actions_left
-        assert search.best(below=below) is None
-        assert (search.actions_left < before) == timed
+    # Stage s is block s.
+    of_stage = [(s, problem.chain.costs[slot.costs]) for s, slot in enumerate(problem.chain.slots)]
+    fastest = [float(costs.backward_s[stage].min()) for stage, costs in of_stage]
+    chosen = [
+        float(costs.backward_s[stage, k])
+        for (stage, costs), k in zip(of_stage, found.strategies, strict=True)
+    ]
+    for backward_s, timed in ((chosen, TimelineSearch.best), (fastest, TimelineSearch.proved)):
+        work_s = [0.0, 0.0]
+        for (stage, costs), seconds in zip(of_stage, backward_s, strict=True):
+            slot, rank = problem.chain.slots[stage], problem.schedule.stage_to_rank[stage]
+            outside_s = slot.forward_s + slot.backward_s
+            work_s[rank] += 4 * (float(costs.forward_s[stage]) + seconds + outside_s)
+        for factor, is_timed in ((1 - 1e-9, False), (1 + 1e-9, True)):
+            search = TimelineSearch(problem)
+            before = search.actions_left
+            timed(search, max(work_s) * factor)
+            assert (search.actions_left < before) == is_timed
 
 
 def is_near_even(cuts):

@@ -90,12 +90,14 @@ def test_a_table_behind_a_layer_keeps_weights_and_gradients_until_the_backward_i
     model = HandMadeModel(2).at(1)
     (table, first, second, head), group = model.chain, replicas(cluster(), dp=4, zero_stage=3)
     chain = (table, first, replace(table, entry="more"), second, head)
-    _, before, _, behind, _ = unit_buffers(replace(model, chain=chain), group)
+    opening, before, _, behind, _ = unit_buffers(replace(model, chain=chain), group)
     # Before the table: weights, the first table fetched ahead, one of two gradients, the sums of
     # the next layer's that were sent, and the table's weights and gradients.
     assert before.backward == 2 * L + 2 * V + 2 * L / 2 + 4 * L + (2 + 2) * V
     # Behind it: the table fetched ahead, and the sums of the head's.
     assert behind.backward == 2 * L + 2 * V + 2 * L / 2 + 4 * V
+    # At the end the first is summed next to the other's weights and gradients.
+    assert opening.summing == (4 * V + V + 2 * V) + (2 + 2) * V
 
 
 def test_zero_2_keeps_weights_whole_and_frees_them_with_the_backward():
@@ -141,6 +143,40 @@ def test_units_of_one_block_are_gathered_and_summed_in_turn(zero_stage, wide_fir
     assert found.ending == found.backward + 2 * 2 * L
 
 
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_a_unit_that_is_called_again_keeps_gradients_until_its_first_call(zero_stage):
+    """The head's block calls the first layer again; the second layer has only one weight, L / 2."""
+    model = HandMadeModel(2).at(1)
+    table, layer, head = model.kinds
+    called = tuple(
+        replace(each, whole_name=f"layers.0.{each.name}", calls=(1, 1)) for each in layer.parameters
+    )
+    kinds = (
+        table,
+        replace(layer, parameters=called),
+        replace(layer, parameters=layer.parameters[:1]),
+        replace(head, parameters=(*head.parameters, *called)),
+    )
+    chain = tuple(replace(ref, kind=kind) for kind, ref in enumerate(model.chain))
+    group = replicas(cluster(), dp=4, zero_stage=zero_stage)
+    found = unit_buffers(replace(model, kinds=kinds, chain=chain), group)
+    first, second, last = found[1:]
+    if zero_stage == 3:
+        # Weights, the unit before fetched ahead, gradients of the later call, sums of the next.
+        assert first.backward == 2 * L + 2 * V + 2 * L + 4 * L / 2 + 2 * L / 2
+        assert first.summing == 2 * V + 2 * L + 6 * L
+        assert second.backward == 2 * L / 2 + 2 * L + 2 * L + 4 * V
+        assert second.summing == 2 * L + 2 * L + (4 + 1 + 2) * L / 2
+        # The layer is run and summed after the head within the block, and is fetched ahead.
+        assert last.backward == 2 * V + 2 * L + 4 * L
+        assert (last.gathering, last.summing) == (2 * L / 2 + 4 * V, 2 * L / 2 + 7 * V)
+        return
+    whole, before = 2 * (2 * V + L + L / 2), 2 * (V + L + L / 2)
+    assert second.summing + whole == 2 * (V + L) + (4 + 1 + 2) * L / 2
+    assert last.gathering + whole == before + 2 * L / 2 + 4 * V
+    assert last.summing + whole == before + 7 * V
+
+
 def test_what_two_blocks_read_is_the_root_s_and_gathered_all_along():
     table, layer, _ = buffers(3, tied=True)
     assert layer.forward == 2 * V + 4 * L
@@ -153,6 +189,9 @@ def test_what_two_blocks_read_is_the_root_s_and_gathered_all_along():
     # untied. The first has the other's sums beside it, and nothing to fetch ahead.
     assert first.backward == 4 * V + 2 * L + 2 * L / 2 + 4 * L
     assert second.backward == 4 * V + 2 * L + 2 * L / 2 + 2 * L
+    # While they are summed: 4 L sent, L received, the last of two gradients.
+    assert first.summing == 4 * V + 6 * L
+    assert second.summing == 4 * V + 2 * L + 6 * L
 
 
 def test_a_pipeline_gathers_block_by_block_under_zero_3_and_sums_nothing():
