@@ -181,7 +181,7 @@ class TimelineSearch:
         timeline."""
         ends = self._before[self._costs_of[None, :], cuts[:, 1:]]
         stage_s = ends - self._before[self._costs_of[None, :], cuts[:, :-1]] + self._beside
-        return np.asarray((stage_s @ self._is_owner).max(axis=1, initial=0.0) * self._micro)
+        return np.asarray((stage_s @ self._is_owner).max(axis=1) * self._micro)
 
     def _shortened(self, best: Partition) -> Partition:
         """The plan after moving blocks until no move shortens the timeline or the limit on timeline

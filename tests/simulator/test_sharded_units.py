@@ -145,16 +145,18 @@ def test_units_of_one_block_are_gathered_and_summed_in_turn(zero_stage, wide_fir
 
 @pytest.mark.parametrize("zero_stage", [2, 3])
 def test_a_unit_that_is_called_again_keeps_gradients_until_its_first_call(zero_stage):
-    """The head's block calls the first layer again; the second layer has only one weight, L / 2."""
+    """The head's block calls both layers again; the second one has only one weight, L / 2."""
     model = HandMadeModel(2).at(1)
     table, layer, head = model.kinds
-    called = tuple(
-        replace(each, whole_name=f"layers.0.{each.name}", calls=(1, 1)) for each in layer.parameters
-    )
+    called = [
+        replace(each, whole_name=f"layers.{index}.{each.name}", calls=(1, 1))
+        for index, own in enumerate((layer.parameters, layer.parameters[:1]))
+        for each in own
+    ]
     kinds = (
         table,
-        replace(layer, parameters=called),
-        replace(layer, parameters=layer.parameters[:1]),
+        replace(layer, parameters=tuple(called[:2])),
+        replace(layer, parameters=tuple(called[2:])),
         replace(head, parameters=(*head.parameters, *called)),
     )
     chain = tuple(replace(ref, kind=kind) for kind, ref in enumerate(model.chain))
@@ -162,12 +164,13 @@ def test_a_unit_that_is_called_again_keeps_gradients_until_its_first_call(zero_s
     found = unit_buffers(replace(model, kinds=kinds, chain=chain), group)
     first, second, last = found[1:]
     if zero_stage == 3:
-        # Weights, the unit before fetched ahead, gradients of the later call, sums of the next.
-        assert first.backward == 2 * L + 2 * V + 2 * L + 4 * L / 2 + 2 * L / 2
-        assert first.summing == 2 * V + 2 * L + 6 * L
-        assert second.backward == 2 * L / 2 + 2 * L + 2 * L + 4 * V
-        assert second.summing == 2 * L + 2 * L + (4 + 1 + 2) * L / 2
-        # The layer is run and summed after the head within the block, and is fetched ahead.
+        # Weights, the unit before fetched ahead, gradients of the later calls, sums of the next.
+        later = 2 * (L + L / 2)
+        assert first.backward == 2 * L + 2 * V + later + 4 * L / 2 + 2 * L / 2
+        assert first.summing == 2 * V + later + 6 * L
+        assert second.backward == 2 * L / 2 + 2 * L + later + 4 * V
+        assert second.summing == 2 * L + later + (4 + 1 + 2) * L / 2
+        # The layers run after the head within the block: the larger may be fetched ahead or summed.
         assert last.backward == 2 * V + 2 * L + 4 * L
         assert (last.gathering, last.summing) == (2 * L / 2 + 4 * V, 2 * L / 2 + 7 * V)
         return
