@@ -371,11 +371,39 @@ def test_mixed_devices_are_priced_where_they_stand(layers, slow_bytes):
             Level(name="all", domain_size=4, link=link),
         ),
     )
-    space = Axes(pp=(2,), tp=(2,), schedule=("1f1b",), micro_batch=(1,))
-    answer = run_search(HandMadeModel(layers), mixed, 16, space)
+    space = Axes(
+        pp=(2,), tp=(2,), schedule=("1f1b",), micro_batch=(1,), recompute=(Recompute.NONE,)
+    )
+    model, n = HandMadeModel(layers), layers + 2
+    answer = run_search(model, mixed, 16, space)
     first, second = answer.plan.stages
     assert first.num_blocks > second.num_blocks  # the faster devices take more of the layers
     assert answer.bound <= answer.step_time_s
+    costs = costs_of(model, mixed, 16, space.strategies)
+    (cell,) = cells_of(model, mixed, 16, space)
+    every = [
+        costs.predict(
+            costs.plan(cell, Partition(starts=(0, cut), strategies=(0,) * n, step_time_s=0.0))
+        )
+        for cut in range(1, n)
+    ]
+    least = min(each.step_time_s.value for each in every if each.fits)
+    assert answer.step_time_s == pytest.approx(least, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["plain", "tied", "frozen"])
+def test_a_cpu_updates_parameters_one_after_the_other(name):
+    """Without replicas, a stage's tail is the sum over its blocks; a tied table counts once."""
+    costs = PRICED[name, "cpus"]
+    cells = cells_of(MODELS[name], CLUSTERS["cpus"], 16, Axes(dp=(1,), schedule=("none", "1f1b")))
+    assert {cell.degrees.pp for cell in cells} == {1, 2}
+    for cell in cells:
+        problem = costs.problem(cell)
+        for slot, blocks in zip(problem.slots, costs.tails_of_blocks(cell), strict=True):
+            tails = problem.tails_s[slot.tail]
+            assert blocks.sum() == pytest.approx(tails[0, -1])
+            if name != "tied":
+                assert tails[0, 1:] == pytest.approx(np.cumsum(blocks))
 
 
 def test_a_large_search_ends_with_a_plan_and_others():
