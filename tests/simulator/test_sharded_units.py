@@ -195,6 +195,16 @@ def test_what_two_blocks_read_is_the_root_s_and_gathered_all_along():
     # While they are summed: 4 L sent, L received, the last of two gradients.
     assert first.summing == 4 * V + 6 * L
     assert second.summing == 4 * V + 2 * L + 6 * L
+    # With a module of one weight of 2 L next to the head: 8 L sent, 2 L received, one gradient.
+    wide = replace(parameter("", (WIDTH, 16 * WIDTH)), whole_name="between.weight")
+    kinds = (
+        *graph.kinds[:2],
+        replace(graph.kinds[2], parameters=(*graph.kinds[2].parameters, wide)),
+    )
+    found = unit_buffers(replace(graph, kinds=kinds), replicas(cluster(), dp=4, zero_stage=3))
+    assert found[3].gathering == 2 * V + 2 * L + 2 * (2 * 2 * L)
+    assert found[3].summing == 2 * V + 2 * L + 2 * V + 14 * L
+    assert found[3].backward == 2 * V + 2 * 2 * L + 2 * L
 
 
 def test_a_pipeline_gathers_block_by_block_under_zero_3_and_sums_nothing():
