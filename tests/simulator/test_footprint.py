@@ -304,6 +304,8 @@ def test_what_lingers_is_reserved_up_to_what_the_device_has() -> None:
     full = replace(run, micro_batch=40)
     assert footprint(full).reserved_bytes <= get_device(run.device).usable_bytes
     assert footprint(full).needed_bytes > get_device(run.device).usable_bytes
+    # Where tensors take all there is, nothing lingers.
+    assert lingering(replace(run, micro_batch=80)) == 0.0
 
 
 def test_layouts_that_nanotron_refuses() -> None:
