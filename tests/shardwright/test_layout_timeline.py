@@ -41,6 +41,18 @@ def test_the_timeline_ends_with_the_step_and_runs_every_pass(schedule: str, off:
     assert full <= choice.prediction.peak.value * 1.001
 
 
+def test_parts_that_take_twice_as_long_end_at_twice_the_time() -> None:
+    """As they may with coefficients of another calibration."""
+    choice = chosen()
+    made = choice.prediction
+    parts = tuple(replace(part, time_s=2 * part.time_s) for part in made.components)
+    step_s = made.step_time_s
+    whole = replace(step_s, value=2 * step_s.value, high=2 * step_s.high)
+    slow = replace(choice, prediction=replace(made, step_time_s=whole, components=parts))
+    once, twice = (layout_timeline(each).events for each in (choice, slow))
+    assert [event.end_s for event in twice] == pytest.approx([2 * event.end_s for event in once])
+
+
 def test_replicas_outside_the_stages_number_their_ranks_otherwise() -> None:
     choice = chosen()
     other = replace(choice, run=changed(choice.run, axis_order="tp-cp-pp-dp"))
