@@ -4,7 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from planner.layout.plan_of_layout import executable_plan, first_layer, plan_of_layouts
+from planner.layout.plan_of_layout import (
+    executable_plan,
+    first_layer,
+    plan_of_layouts,
+    run_of_plan,
+)
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.loaders import resolve_model
@@ -12,7 +17,7 @@ from profiles.model.tracing.traced import trace_model
 from simulator.memory.footprint import footprint
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
-from tests.planner.layout.asked import question, solved
+from tests.planner.layout.asked import question, seconds_of, solved
 
 MODEL, BATCH, SEQUENCE = "tiny-llama-demo", 32, 1024
 STACK = "torch"
@@ -79,6 +84,23 @@ def test_recomputed_layers_are_the_first_of_each_stage(traced):
     )
     kinds = [kind for stage in whole.stages for kind in stage.recompute]
     assert [at for at, kind in enumerate(kinds) if kind is Recompute.FULL] == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("recompute", "layers"), [("none", 0), ("attention", 0), ("full", 0), ("full", 1)]
+)
+def test_a_plan_is_read_back_as_a_layout_of_the_same_step_and_memory(traced, recompute, layers):
+    asked = question(MODEL, "2x8xh100-sxm", STACK, BATCH, SEQUENCE, pp=(2,), tp=(1,))
+    run = replace(solved(asked).chosen.run, recompute=recompute, recompute_layers=layers)
+    work = Workload(global_batch=BATCH, sequence_length=SEQUENCE)
+    plan = executable_plan(run, traced, asked.cluster, work)
+    again = run_of_plan(plan, asked.model, asked.cluster)
+    assert seconds_of([again]) == pytest.approx(seconds_of([run]))
+    assert footprint(again).needed_bytes == pytest.approx(footprint(run).needed_bytes)
+    # Recomputation of other layers than the first of each stage is no layout.
+    stages = tuple(replace(stage, recompute=stage.recompute[::-1]) for stage in plan.stages)
+    moved = replace(plan, stages=stages)
+    assert (run_of_plan(moved, asked.model, asked.cluster) is None) == (recompute != "none")
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zb-h1", "zbv", "interleaved"])
