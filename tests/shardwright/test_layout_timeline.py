@@ -35,6 +35,9 @@ def test_the_timeline_ends_with_the_step_and_runs_every_pass(schedule: str, off:
     run = choice.run
     passes = [event for event in step.events if event.name.lstrip("0123456789")[:1] in "FB"]
     assert len(passes) == 2 * run.num_microbatches * run.degrees.pp * run.degrees.vpp
+    # Every micro-batch crosses the cuts between stages twice.
+    sends = [event for event in step.events if event.stream == "send"]
+    assert len(sends) == 2 * run.num_microbatches * (run.degrees.num_stages - 1)
     # Four stages of tp 2 and dp 2: rank 0, 4, 8, 12 begin them.
     assert sorted({event.rank for event in step.events}) == [0, 4, 8, 12]
     full = max(rank.peak_bytes for rank in step.ranks)
