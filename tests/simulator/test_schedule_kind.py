@@ -49,6 +49,21 @@ def test_our_executor_runs_what_holds_one_copy_and_is_known_before_the_step():
     assert set(free_schedules()) == {"none", "gpipe", "1f1b", "interleaved"}
 
 
+@pytest.mark.parametrize(
+    ("name", "ep", "recompute", "suits"),
+    [
+        ("interleaved", 1, "full", True),
+        # Forward and backward of two micro-batches hide each other's all-to-alls, which need
+        # experts on several ranks and layers whose backward does not run the experts again.
+        ("interleaved-overlap", 8, "none", True),
+        ("interleaved-overlap", 8, "full", False),
+        ("interleaved-overlap", 1, "none", False),
+    ],
+)
+def test_a_schedule_for_experts_needs_them_on_several_ranks(name, ep, recompute, suits):
+    assert schedule_kind(name).suits(ep=ep, recompute=recompute) == suits
+
+
 def test_an_unknown_name():
     with pytest.raises(UnknownNameError, match="Did you mean 'zbv'"):
         schedule_kind("zvb")
