@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,9 +14,10 @@ from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.hardware.catalogue.link import OPERATIONS
 from profiles.hardware.kernels.collective_curve import load_curves
 from simulator.collectives import cards_shared
-from simulator.traced.comm_cost import price_collective
+from simulator.traced.comm_cost import FORMULA_UNCERTAINTY, price_collective
 from tests.simulator.fabric import Fabric, collective_time_s, fabric_of
-from tests.simulator.hand_made import device, link
+from tests.simulator.hand_made import cluster as hand_made_cluster
+from tests.simulator.hand_made import device, link, said
 
 GB, MB = 1e9, 1e6
 PLAIN = Fabric(
@@ -260,3 +263,26 @@ def test_the_interval_says_what_was_measured():
         levels=(Level(name="node", domain_size=8, link=link(name="nvlink4")),),
     )
     assert price_collective("all_reduce", 1e8, tuple(range(8)), hand).method == "assumed"
+
+
+def test_a_formula_is_as_uncertain_as_it_is_and_its_link():
+    doubtful = replace(
+        link(),
+        bandwidth_bytes_per_s=said(100e9, 0.1),
+        efficiency=said(0.8, 0.05),
+        latency_s=said(1e-6, 0.2),
+    )
+    cost = price_collective("all_gather", 1e8, (0, 1, 2, 3), hand_made_cluster(inner=doubtful))
+    width = 1 + FORMULA_UNCERTAINTY + 0.1 + 0.05 + 0.2
+    assert (cost.low * width, cost.high / width) == pytest.approx((cost.time_s, cost.time_s))
+
+
+@pytest.mark.parametrize("level", [{"oversubscription": 1.5}, {"shared_by": 2}], ids=str)
+def test_a_curve_is_not_of_links_that_are_shared(level):
+    cluster = get_cluster("8xh100")
+    (node,) = cluster.levels
+    if "shared_by" in level:
+        level = {"link": replace(node.link, **level)}
+    shared = replace(cluster, levels=(replace(node, **level),))
+    assert "nccl-tests" in price_collective("all_reduce", 1e8, tuple(range(8)), cluster).source
+    assert "nccl-tests" not in price_collective("all_reduce", 1e8, tuple(range(8)), shared).source
