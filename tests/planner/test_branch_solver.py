@@ -210,6 +210,9 @@ def test_a_window_of_a_large_lattice_beats_the_traced_order():
     assert not window.complete
     assert len(traced.plan.block_entries) + 1 < window.count <= 100 < complete.count
     assert found.step_time_s < 0.99 * traced.step_time_s
+    # No order has a plan in half the time.
+    solver = BranchSolver(costs, complete, solver="auto", seed=0)
+    assert solver.refine(cell, 0.5 * exact.step_time_s, 0.0).plan is None
     assert exact.step_time_s <= found.step_time_s * (1 + 1e-12)
     assert found.bound_s <= exact.step_time_s * (1 + 1e-12)
 
