@@ -82,7 +82,7 @@ class CellMemory:
     def __init__(self, model: PricedModel, lattice: BlockLattice | None = None) -> None:
         self.model, self._lattice = model, lattice
         self._known = Cache()
-        self.capacity_bytes = max(group.device.usable_bytes for group in model.cluster.groups)
+        self.capacity_bytes = max(group.device.tensor_bytes for group in model.cluster.groups)
 
     def missing_bytes(self, cell: Cell) -> float:
         """Lower bound on the bytes by which some device exceeds its memory, for every plan of the

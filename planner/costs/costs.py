@@ -205,7 +205,7 @@ class SimulatorCosts:
                     loads=loads[s],
                     capacity_bytes=self.model.cluster.device_at(
                         degrees.rank(pp=cell.rank_of(s))
-                    ).usable_bytes,
+                    ).tensor_bytes,
                     costs=4 * at_rank[s] + 2 * steady(s) + (s == stages[-1]),
                     tail=at_rank[s],
                     forward_s=overhead_s[at_rank[s]][0],

@@ -196,7 +196,7 @@ class StagePrices:
         graph = self.model.graph(key.micro_batch, tp)
         chain, over = self._chain(tp, key.micro_batch, kind), over_cuts(graph)
         at = np.asarray(self.model.kinds(key.micro_batch, tp))
-        n, room = at.size, self.types(tp)[kind].device.usable_bytes
+        n, room = at.size, self.types(tp)[kind].device.tensor_bytes
         depth = min(max(self.stages), n)
         in_flight = tuple(min(depth - stage, micro_batches) for stage in range(depth))
         # With two ranks, gradients stay whole between micro-batches, as in a pipeline. With one

@@ -278,7 +278,7 @@ def plan_memory(
                 stages={s: stage_memory(graph, plan, s, blocks[s]) for s in stages},
                 static=executor_static_bytes(held, group),
                 timeline=timeline,
-                capacity_bytes=group.device.usable_bytes,
+                capacity_bytes=group.device.tensor_bytes,
                 given_bytes=given,
                 exchange_bytes=exchange_bytes(held.gradients, group),
                 host_bytes=host_bytes(on_host, group),

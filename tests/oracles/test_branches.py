@@ -71,7 +71,7 @@ def solve(schedule: str, shape: str, number: int) -> Case | None:
         for blocks, p in everything
         if all(rank.peak_bytes <= room for rank in p.ranks)
     ]
-    on = cluster(1, pp, of=device(memory_bytes=room), inner=slow)
+    on = cluster(1, pp, of=device(memory_bytes=1.05 * room), inner=slow)  # Device.tensor_bytes
     answer = search(
         model,
         on,

@@ -121,6 +121,7 @@ def test_memory_is_what_the_driver_reports() -> None:
     h100 = get_device("h100")
     assert h100.memory_bytes.value == pytest.approx(81559 * 2**20, rel=1e-5)
     assert h100.usable_bytes == pytest.approx(77.4 * 2**30, rel=0.001)
+    assert h100.tensor_bytes == pytest.approx(73.7 * 2**30, rel=0.001)
     # A device never holds more than the vendor prints, in the larger of the two units.
     for row in rows_of(SPECS):
         for ours, theirs in IN_SPECS.items():

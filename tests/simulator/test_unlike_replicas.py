@@ -170,7 +170,7 @@ def test_memory_is_held_against_each_device():
     assert not found.fits
     first, second = found.ranks
     assert first.fits
-    assert (second.capacity_bytes, second.rank) == (0.1 * GIB, 2)
+    assert (second.capacity_bytes, second.rank) == (tight.tensor_bytes, 2)
 
 
 @pytest.mark.parametrize(

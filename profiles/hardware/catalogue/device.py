@@ -284,6 +284,13 @@ class Device:
         """Memory that a training process can allocate."""
         return self.memory_bytes.value - self.reserved_bytes.value
 
+    @property
+    def tensor_bytes(self) -> float:
+        """Memory for tensors that are counted exactly. On a GPU, freed blocks between kept tensors
+        cannot always be used again: half of the tenth that layouts add to what lives within a step
+        (profiles/data/frameworks/torch-fsdp.toml, needed_over_allocated), since about half does."""
+        return self.usable_bytes / (1.05 if self.type == "gpu" else 1.0)
+
     def peak(self, dtype: str) -> Sourced:
         """The dense peak for a torch type or a precision (`nvfp4`); raises InputError with the
         known types."""
