@@ -35,10 +35,13 @@ FAMILIES = {
     "ForConditionalGeneration": "seq2seq",
     "MTModel": "seq2seq",
     "CLIPModel": "pairs",
-    "SiglipModel": "pairs",
+    "SiglipModel": "sigmoid pairs",
+    "ForCTC": "ctc",
 }
 # Families that are built with all towers.
-_TOWERS = ("pairs", "vision")
+_TOWERS = ("pairs", "sigmoid pairs", "vision")
+OWN_LOSS = "own loss"
+"""Family of all other classes: trained on the loss in their output, or on its mean square."""
 IMAGE_AND_TEXT = "image and text"
 """Family of vision-language models: language models with an image tower."""
 _JOINS_TEXT = ("ForConditionalGeneration", "ForImageTextToText")
@@ -47,7 +50,6 @@ _LOSS_BY_VALUES = {
     "ForObjectDetection": "matches boxes to objects",
     "ForInstanceSegmentation": "matches masks to objects",
     "ForUniversalSegmentation": "matches masks to objects",
-    "ForCTC": "sums over alignments of labels of unknown length",
 }
 _PARTS = ("text_config", "vision_config", "audio_config", "speech_config", "talker_config")
 TEXT_PART = "#text_config"
@@ -220,8 +222,6 @@ def _family(config: Mapping[str, Any], source: str) -> str:
         return IMAGE_AND_TEXT
     if found not in _TOWERS and ("text_config" in config or "vision_config" in config):
         raise ModelError(_towers_refused(config, name, source))
-    if found:
-        return found
     for suffix, what in _LOSS_BY_VALUES.items():
         if name.endswith(suffix):
             raise ModelError(
@@ -229,10 +229,7 @@ def _family(config: Mapping[str, Any], source: str) -> str:
                 "from a configuration; pass package.module:factory, which returns the module, its "
                 "inputs, targets and a loss_fn"
             )
-    raise ModelError(
-        f"{source}: architecture {name!r} is not supported; supported are names that end in "
-        f"{', '.join(FAMILIES)}. Use package.module:factory for any other module."
-    )
+    return found or OWN_LOSS
 
 
 def _towers_refused(config: Mapping[str, Any], name: str, source: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from profiles.errors import InputError
 from profiles.model.loaders import (
     IMAGE_AND_TEXT,
+    OWN_LOSS,
     TEXT_PART,
     ModelSpec,
     need_to_build,
@@ -28,6 +29,14 @@ _IMAGE_FIRST = (
     "towers are trained "
     "(#text_config after the file's name: its language model alone)"
 )
+_KNOWN = {
+    IMAGE_AND_TEXT: (_IMAGE_FIRST,),
+    "ctc": ("a sample has a label for every fourth of its positions (package.module:factory)",),
+    OWN_LOSS: (
+        "the architecture names no task: the loss is the model's own where its output has one, "
+        "else the mean square of its outputs (package.module:factory sets another)",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +71,26 @@ def sample_of(model: str, seq: int | None) -> Sample:
     if spec.factory:
         import_from_here(model)
         return sample_of_factory(spec, seq)
-    if spec.family in _IMAGES:
-        said = () if seq is None else (f"--seq {seq} is ignored: {spec.source} is given images",)
-        return Sample(sequence_length=seq or 1, counted_in="samples", assumptions=said)
-    joined = (_IMAGE_FIRST,) if spec.family == IMAGE_AND_TEXT else ()
+    known = _KNOWN.get(spec.family, ())
+    if spec.family in _IMAGES or (spec.family == OWN_LOSS and not _takes_tokens(spec)):
+        said = () if seq is None else (f"--seq {seq} is ignored: {spec.source} takes no tokens",)
+        known = (*known, *said)
+        return Sample(sequence_length=seq or 1, counted_in="samples", assumptions=known)
     if seq is not None:
-        return Sample(sequence_length=seq, assumptions=joined)
+        return Sample(sequence_length=seq, assumptions=known)
+    joined = spec.family == IMAGE_AND_TEXT
     config = spec.config.get("text_config", spec.config) if joined else spec.config
     chosen = min(position_count(config) or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
-    assumed = (*joined, f"sequence length {chosen} (--seq)")
+    assumed = (*known, f"sequence length {chosen} (--seq)")
     return Sample(sequence_length=chosen, assumptions=assumed)
+
+
+def _takes_tokens(spec: ModelSpec) -> bool:
+    """Whether a sample of a configuration's model is a sequence of tokens or positions."""
+    need_to_build(spec)
+    from profiles.model.building.build import build_model
+
+    return build_model(spec, micro_batch=1, sequence_length=1).tokens_per_sample is not None
 
 
 def sample_of_factory(spec: ModelSpec, seq: int | None) -> Sample:

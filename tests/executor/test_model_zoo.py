@@ -23,7 +23,6 @@ from tests.executor.one_process import stages_of, worst_error
 _TOLERANCE = 1e-5  # relative error of any gradient
 # Their loss is decided by values, or their image tower reads values: refused.
 _REFUSED = {
-    "wav2vec2-ctc": "alignments of labels",
     "detr": "matches boxes to objects",
 }
 # What passes where a bias stands before batch normalisation: it has no gradient but rounding, which

@@ -68,6 +68,58 @@ def test_a_class_is_found_in_a_folder_of_another_name() -> None:
     assert type(built.module).__name__ == "Data2VecTextForMaskedLM"
 
 
+_SOUND = {"conv_dim": [8, 8], "conv_stride": [4, 2], "conv_kernel": [8, 4], "vocab_size": 20}
+_SERIES = {"context_length": 32, "prediction_length": 8, "d_model": 16, "ffn_dim": 32}
+_SPEECH = {"d_model": 16, "num_mel_bins": 8, "max_source_positions": 20, "encoder_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "model_type", "config", "shapes", "tokens"),
+    [
+        ("BertModel", "bert", {}, [(2, 24)], 24),
+        ("ViTForMaskedImageModeling", "vit", {"image_size": 32}, [(2, 3, 32, 32)], None),
+        # 8 + 4 * (4 - 1) samples give 4 values, and 4 + 2 * 23 = 50 of these 24 positions.
+        ("HubertForCTC", "hubert", _SOUND, [(2, 8 + 4 * 49)], 24),
+        ("WhisperForAudioClassification", "whisper", _SPEECH, [(2, 8, 40)], 24),
+        ("PatchTSTForPrediction", "patchtst", _SERIES, [(2, 32, 2), (2, 8, 2)], None),
+    ],
+)
+def test_inputs_follow_from_the_names_in_the_forward_method(
+    architecture: str,
+    model_type: str,
+    config: dict[str, Any],
+    shapes: list[tuple[int, ...]],
+    tokens: int | None,
+) -> None:
+    """Classes whose name tells no task were refused, and losses over alignments."""
+    small = {key: value for key, value in LLAMA.items() if not key.startswith("vocab")} | {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "num_input_channels": 2,
+        "num_hidden_layers": 1,
+    }
+    built = build_model(spec_of(small | config), micro_batch=2, sequence_length=24, device="cpu")
+    assert ([tuple(x.shape) for x in built.args], built.tokens_per_sample) == (shapes, tokens)
+    loss = built.loss_fn(built.call(built.module, *built.args), built.targets)
+    loss.backward()
+    assert any(x.grad is not None for x in built.module.parameters())
+
+
+def test_the_loss_over_alignments_is_that_of_transformers() -> None:
+    config = _SOUND | {
+        "architectures": ["Wav2Vec2ForCTC"],
+        "model_type": "wav2vec2",
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "ctc_loss_reduction": "mean",
+        "pad_token_id": 0,
+    }
+    built = build_model(spec_of(config), micro_batch=2, sequence_length=16, device="cpu")
+    own = built.module(input_values=built.args[0], labels=built.targets)
+    torch.testing.assert_close(built.loss_fn(own.logits, built.targets), own.loss)
+
+
 VISION = {
     "model_type": "siglip_vision_model",
     "hidden_size": 32,
@@ -153,14 +205,14 @@ def test_towers_of_sound_are_refused_with_what_to_do(tmp_path: Path) -> None:
         ({"architectures": ["LamaForCausalLM"]}, "transformers has no LamaForCausalLM"),
         ({"model_type": "no_such"}, "transformers has no LlamaForCausalLM"),
         (
-            {"architectures": ["WhisperForAudioClassification"], "model_type": "whisper"},
-            "the model's input 'input_features' cannot be made from a configuration",
+            {"architectures": ["DecisionTransformerModel"], "model_type": "decision_transformer"},
+            "the model's input 'states' cannot be made from a configuration",
         ),
     ],
 )
 def test_what_cannot_be_built_says_why(changes: dict[str, Any], why: str) -> None:
     config = LLAMA | changes
-    if config["model_type"] == "whisper":
+    if config["model_type"] == "decision_transformer":
         config = changes
     with pytest.raises(ModelError, match=f"(?s){why}"):
         build_model(spec_of(config), micro_batch=1, sequence_length=8)

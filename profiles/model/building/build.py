@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from profiles.errors import ModelError
 from profiles.model.activity import doing
-from profiles.model.building.build_feeds import Feed, feed_of
+from profiles.model.building.build_feeds import Feed, Loss, assumed_loss, feed_of
 from profiles.model.building.tensor_parallel_rules import Rule
-from profiles.model.loaders import ModelSpec, need_to_build, position_count
+from profiles.model.loaders import OWN_LOSS, ModelSpec, need_to_build, position_count
 
 
 def stated_tokens(name: str, *values: Any) -> int | None:
@@ -53,9 +53,6 @@ def evident_tokens(inputs: Sequence[Tensor]) -> int | None:
     return int(shape[0]) if len(shape) == 1 and shape[0] > 1 else None
 
 
-Loss = Callable[[Any, Any], Tensor]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltModel:
     """A module with inputs and loss.
@@ -65,7 +62,7 @@ class BuiltModel:
     call     runs the module: call(module, *args) -> output
     loss_fn  scalar loss of (output, targets): a mean over the batch, so that micro-batches average
     tensor_parallel  rules for the layers that tp splits
-    tokens_per_sample  of a factory's model, None if a sample is no sequence of tokens
+    tokens_per_sample  None if a sample is no sequence of tokens
     input_sizes  all sizes of the inputs except the batch
     assumptions  about a factory's model, and changes to it
     """
@@ -332,26 +329,6 @@ def _without_cache(module: nn.Module) -> bool:
     return bool(on)
 
 
-def assumed_loss(output: Any, targets: Any) -> Tensor:
-    """The default loss of a factory: the output's `loss`, or the only number (a tensor without
-    dimensions) of an output without names, if there is one, otherwise the mean square."""
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(own, Tensor) and own.is_floating_point():
-        return own.mean()
-    leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
-    numbers = [x for x in leaves if not x.dim() and x.is_floating_point() and x.requires_grad]
-    if len(numbers) == 1 and isinstance(output, (Tensor, tuple, list)):
-        return numbers[0]
-    leaves = [x.abs() if x.is_complex() else x for x in leaves]
-    leaves = [x for x in leaves if x.is_floating_point()]
-    if not leaves:
-        raise ModelError(
-            "the model's output has no floating-point tensor to take a loss of; return (module, "
-            "inputs, targets, loss_fn)"
-        )
-    return torch.stack([x.float().square().mean() for x in leaves]).mean()
-
-
 def _rebatched(x: Tensor, own: int, micro_batch: int, kind: torch.dtype) -> Tensor:
     if x.is_floating_point():
         x = x.to(kind)
@@ -370,12 +347,6 @@ def _from_config(
     spec: ModelSpec, micro_batch: int, sequence_length: int, dtype: str, device: str, seed: int
 ) -> BuiltModel:
     config, cls = _config_and_class(spec)
-    limit = getattr(config, "max_position_embeddings", 0) or position_count(spec.config)
-    if spec.family in _TEXT and 0 < int(limit or 0) < sequence_length:
-        raise ModelError(
-            f"{spec.source}: --seq {sequence_length} is above the model's {limit} positions; use "
-            f"{limit} or less"
-        )
     kind = getattr(torch, dtype)
     torch.manual_seed(seed)
     previous = torch.get_default_dtype()
@@ -408,12 +379,20 @@ def _from_config(
         ) from error
     except ModelError as error:
         raise ModelError(f"{spec.source}: {error}") from error
+    limit = getattr(config, "max_position_embeddings", 0) or position_count(spec.config)
+    text = spec.family in _TEXT and fed.tokens_per_sample is not None
+    if text and 0 < int(limit or 0) < sequence_length:
+        raise ModelError(
+            f"{spec.source}: --seq {sequence_length} is above the model's {limit} positions; use "
+            f"{limit} or less"
+        )
     return BuiltModel(
         module=module,
         args=fed.args,
         targets=fed.targets,
         call=fed.call,
         loss_fn=fed.loss_fn,
+        tokens_per_sample=fed.tokens_per_sample,
     )
 
 
@@ -479,4 +458,4 @@ def _not_built(spec: ModelSpec, cls: Any, error: Exception) -> ModelError:
     )
 
 
-_TEXT = ("causal", "masked", "sequence", "tokens", "spans")
+_TEXT = ("causal", "masked", "sequence", "tokens", "spans", OWN_LOSS)

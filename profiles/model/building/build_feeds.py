@@ -7,17 +7,20 @@ micro-batches average.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from profiles.errors import ModelError
 from profiles.model.building.build_image_tower import image_size, image_tower
-from profiles.model.loaders import IMAGE_AND_TEXT
+from profiles.model.loaders import IMAGE_AND_TEXT, OWN_LOSS
 
 Call = Callable[..., Any]
 Loss = Callable[[Any, Any], Tensor]
@@ -54,15 +57,16 @@ class Feed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fed:
-    """A model's inputs and targets, its call, and its loss of (output, targets)."""
+    """A model's inputs and targets, its call, and its loss of (output, targets).
+
+    tokens_per_sample  None if a sample is no sequence of tokens or positions
+    """
 
     args: tuple[Tensor, ...]
     targets: Any
     call: Call
     loss_fn: Loss
-
-
-Task = Callable[[nn.Module, Any, Feed], Fed]
+    tokens_per_sample: int | None = None
 
 
 def feed_of(module: nn.Module, config: Any, family: str, feed: Feed) -> Fed:
@@ -71,63 +75,29 @@ def feed_of(module: nn.Module, config: Any, family: str, feed: Feed) -> Fed:
     Raises AttributeError if the configuration has no sizes for the inputs, ModelError if the module
     has another kind of input.
     """
-    return _FEEDS[family](module, config, feed)
-
-
-# --- tasks ----------------------------------------------------------------------------------------
-
-
-def _words(call: Call, loss_fn: Loss, labels: str = "") -> Task:
-    """The task with one label per token: the tokens, or one of the configuration's `labels`
-    classes."""
-
-    def fed(module: nn.Module, config: Any, feed: Feed) -> Fed:
-        words = feed.tokens(config.vocab_size, feed.length)
-        wanted = feed.tokens(getattr(config, labels), feed.length) if labels else words
-        return Fed(args=(words,), targets=wanted, call=call, loss_fn=loss_fn)
-
-    return fed
-
-
-def _spans(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    words = feed.tokens(config.vocab_size, feed.length)
-    ends = feed.tokens(feed.length, 2)
-    return Fed(args=(words,), targets=ends, call=_call_spans, loss_fn=span_loss)
-
-
-def _classes(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    """One label per sample: a text, an image or a sound."""
-    labels = feed.tokens(config.num_labels)
-    name = str(getattr(module, "main_input_name", "input_ids"))
-    given, call = _main_input(name, config, feed)
-    return Fed(args=(given,), targets=labels, call=call, loss_fn=class_loss)
-
-
-def _pixels(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    images = _images(config, feed)
-    labels = feed.tokens(config.num_labels, *images.shape[2:])
-    return Fed(args=(images,), targets=labels, call=_call_images, loss_fn=pixel_loss)
-
-
-def _seq2seq(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    if hasattr(config, "num_mel_bins"):
-        source = feed.noise(config.num_mel_bins, 2 * config.max_source_positions)
-        length, call = min(feed.length, config.max_target_positions), _call_speech
-    else:
-        source = feed.tokens(config.vocab_size, feed.length)
-        length, call = feed.length, _call_seq2seq
-    tokens = feed.tokens(config.vocab_size, length)
-    return Fed(args=(source, tokens), targets=tokens, call=call, loss_fn=class_loss)
-
-
-def _pairs(module: nn.Module, config: Any, feed: Feed) -> Fed:
-    """Pairs of texts and images."""
-    text = config.text_config
-    words = feed.tokens(text.vocab_size, min(feed.length, text.max_position_embeddings))
-    images = _images(config.vision_config, feed)
-    sigmoid = getattr(module, "logit_bias", None) is not None
-    loss_fn = sigmoid_pair_loss if sigmoid else softmax_pair_loss
-    return Fed(args=(words, images), targets=None, call=_call_pairs, loss_fn=loss_fn)
+    if family == IMAGE_AND_TEXT:
+        return _image_and_text(module, config, feed)
+    task = _TASKS[family]
+    accepted = inspect.signature(module.forward).parameters
+    main = str(getattr(module, "main_input_name", "input_ids"))
+    needed = [x.name for x in accepted.values() if x.default is x.empty and x.kind in _BY_NAME]
+    names = dict.fromkeys((main, *needed, *(x for x in task.inputs if x in accepted)))
+    unknown = [name for name in names if name not in _INPUTS]
+    if unknown:
+        raise ModelError(
+            f"the model's input {unknown[0]!r} cannot be made from a configuration; name the model "
+            "as package.module:factory, which returns its inputs too"
+        )
+    args = {name: _INPUTS[name](module, config, feed) for name in names}
+    # No attention mask: under fake tensors transformers would materialise an S x S one.
+    settings = {"use_cache": False} if "use_cache" in accepted else {}
+    return Fed(
+        args=tuple(args.values()),
+        targets=task.targets(config, feed, args),
+        call=call_by_name(*args, gives=task.gives, **settings),
+        loss_fn=task.loss_fn,
+        tokens_per_sample=None if main in _NO_TOKENS else feed.length,
+    )
 
 
 def _image_and_text(module: nn.Module, config: Any, feed: Feed) -> Fed:
@@ -141,70 +111,104 @@ def _image_and_text(module: nn.Module, config: Any, feed: Feed) -> Fed:
             "leaves none for text"
         )
     words = feed.tokens(config.text_config.vocab_size, feed.length - seen)
-    loss = _text_after_image
-    return Fed(args=(images, words), targets=words, call=tower.call, loss_fn=loss)
-
-
-# --- inputs ---------------------------------------------------------------------------------------
-
-
-def _main_input(name: str, config: Any, feed: Feed) -> tuple[Tensor, Callable[..., Any]]:
-    if name == "input_ids":
-        return feed.tokens(config.vocab_size, feed.length), _call_tokens
-    if name == "pixel_values":
-        return _images(config, feed), _call_images
-    if name == "input_values":
-        return _sound(config, feed), _call_sound
-    raise ModelError(
-        f"the model's input {name!r} cannot be made from a configuration; name the model as "
-        "package.module:factory, which returns its inputs too"
+    return Fed(
+        args=(images, words),
+        targets=words,
+        call=tower.call,
+        loss_fn=_text_after_image,
+        tokens_per_sample=feed.length,
     )
 
 
-def _images(config: Any, feed: Feed) -> Tensor:
-    part = getattr(config, "vision_config", config)
+# --- inputs, by their names in transformers' forward methods --------------------------------------
+
+
+def _words(module: nn.Module, config: Any, feed: Feed) -> Tensor:
+    text = getattr(config, "text_config", config)
+    length = feed.length if text is config else min(feed.length, text.max_position_embeddings)
+    return feed.tokens(text.vocab_size, length)
+
+
+def _answer(module: nn.Module, config: Any, feed: Feed) -> Tensor:
+    limit = getattr(config, "max_target_positions", feed.length)
+    return feed.tokens(config.vocab_size, min(feed.length, limit))
+
+
+def _images(module: nn.Module, config: Any, feed: Feed) -> Tensor:
+    parts = (getattr(config, name, None) for name in ("vision_config", "backbone_config"))
+    part = next((x for x in parts if x is not None), config)
     frames = (part.num_frames,) if hasattr(part, "num_frames") else ()
-    return feed.noise(*frames, part.num_channels, *image_size(part))
+    return feed.noise(*frames, getattr(part, "num_channels", 3), *image_size(part))
 
 
-def _sound(config: Any, feed: Feed) -> Tensor:
+def _sound(module: Any, config: Any, feed: Feed) -> Tensor:
     """A spectrogram of the model's length, or as many audio samples as the model's convolutions
     reduce to `length` positions."""
     if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
         return feed.noise(config.max_length, config.num_mel_bins)
-    samples = feed.length
-    for kernel, stride in reversed(list(zip(config.conv_kernel, config.conv_stride, strict=True))):
-        samples = (samples - 1) * stride + kernel
-    return feed.noise(samples)
+    positions = getattr(module, "_get_feat_extract_output_lengths", None)
+    if positions is None:
+        raise AttributeError("it does not give the length of a sound")
+
+    def enough(samples: int) -> bool:
+        return int(positions(torch.tensor(samples, device="cpu"))) >= feed.length
+
+    return feed.noise(bisect_left(range(2**31), True, key=enough))
 
 
-# --- calls ----------------------------------------------------------------------------------------
+def _spectrogram(module: nn.Module, config: Any, feed: Feed) -> Tensor:
+    if hasattr(config, "num_mel_bins"):
+        return feed.noise(config.num_mel_bins, 2 * config.max_source_positions)
+    if hasattr(config, "input_feat_per_channel"):
+        return feed.noise(config.max_source_positions, config.input_feat_per_channel)
+    return feed.noise(feed.length, config.feature_projection_input_dim)
+
+
+def _series(*, future: bool = False, features: bool = False) -> Callable[..., Tensor]:
+    """The past or future of a time series: its values, or `num_time_features` of its times."""
+
+    def made(module: nn.Module, config: Any, feed: Feed) -> Tensor:
+        if future:
+            length = getattr(config, "prediction_length", None) or config.horizon_length
+        else:
+            length = config.context_length + max(getattr(config, "lags_sequence", None) or [0])
+        if features:
+            return feed.noise(length, config.num_time_features)
+        channels = getattr(config, "num_input_channels", None)
+        if channels is None and getattr(config, "input_size", 1) > 1:
+            channels = config.input_size
+        return feed.noise(length, *(() if channels is None else (channels,)))
+
+    return made
+
+
+_INPUTS: Mapping[str, Callable[[Any, Any, Feed], Tensor]] = {
+    "input_ids": _words,
+    "decoder_input_ids": _answer,
+    "pixel_values": _images,
+    "input_values": _sound,
+    "input_features": _spectrogram,
+    "past_values": _series(),
+    "past_observed_mask": lambda *of: torch.ones_like(_series()(*of)),
+    "past_time_features": _series(features=True),
+    "future_values": _series(future=True),
+    "future_time_features": _series(future=True, features=True),
+}
+_NO_TOKENS = ("pixel_values", "past_values")
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def call_by_name(*names: str, gives: str = "logits", **settings: Any) -> Callable[..., Any]:
-    """A call with keyword inputs of these names; `gives` is the part of the output for the loss, ""
-    for all of it."""
+    """A call with keyword inputs of these names; `gives` are the parts of the output for the loss,
+    "" for all of it."""
+    parts = gives.split()
 
     def call(module: nn.Module, *args: Tensor) -> Any:
         output = module(**dict(zip(names, args, strict=True)), **settings)
-        return getattr(output, gives) if gives else output
+        found = tuple(getattr(output, part) for part in parts)
+        return found[0] if len(found) == 1 else found or output
 
     return call
-
-
-# No attention mask: under fake tensors transformers would materialise an S x S one.
-_call_causal = call_by_name("input_ids", use_cache=False)
-_call_tokens = call_by_name("input_ids")
-_call_images = call_by_name("pixel_values")
-_call_sound = call_by_name("input_values")
-_call_speech = call_by_name("input_features", "decoder_input_ids", use_cache=False)
-_call_seq2seq = call_by_name("input_ids", "decoder_input_ids", use_cache=False)
-_call_pairs = call_by_name("input_ids", "pixel_values", gives="logits_per_image")
-
-
-def _call_spans(module: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    output = module(input_ids=tokens)
-    return output.start_logits, output.end_logits
 
 
 # --- losses ---------------------------------------------------------------------------------------
@@ -256,15 +260,101 @@ def sigmoid_pair_loss(logits: Tensor, _: Any) -> Tensor:
     return -nn.functional.logsigmoid(signs * logits.float()).sum() / math.prod(logits.shape[:1])
 
 
-_FEEDS: dict[str, Task] = {
-    "causal": _words(_call_causal, next_token_loss),
-    "masked": _words(_call_tokens, class_loss),
-    "tokens": _words(_call_tokens, class_loss, "num_labels"),
-    "spans": _spans,
-    "sequence": _classes,
-    "vision": _classes,
-    "pixels": _pixels,
-    "seq2seq": _seq2seq,
-    "pairs": _pairs,
-    IMAGE_AND_TEXT: _image_and_text,
+def ctc_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Loss of all alignments of the labels (Graves et al., ICML 2006), per label, in fp32. Class 0
+    is the blank."""
+    scores = logits.float().log_softmax(-1).transpose(0, 1)
+    positions, lengths = (labels.new_full(labels.shape[:1], x.shape[1]) for x in (logits, labels))
+    return nn.functional.ctc_loss(scores, labels, positions, lengths, zero_infinity=True)
+
+
+def assumed_loss(output: Any, targets: Any) -> Tensor:
+    """The default loss of a factory: the output's `loss`, or the only number (a tensor without
+    dimensions) of an output without names, if there is one, otherwise the mean square."""
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, Tensor) and own.is_floating_point():
+        return own.mean()
+    leaves = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+    numbers = [x for x in leaves if not x.dim() and x.is_floating_point() and x.requires_grad]
+    if len(numbers) == 1 and isinstance(output, (Tensor, tuple, list)):
+        return numbers[0]
+    leaves = [x.abs() if x.is_complex() else x for x in leaves]
+    leaves = [x for x in leaves if x.is_floating_point()]
+    if not leaves:
+        raise ModelError(
+            "the model's output has no floating-point tensor to take a loss of; return (module, "
+            "inputs, targets, loss_fn)"
+        )
+    return torch.stack([x.float().square().mean() for x in leaves]).mean()
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def _labels(name: str = "num_labels", *, each: bool = False) -> Callable[..., Tensor]:
+    """One of `name` classes for each sample, or for each of its tokens."""
+
+    def made(config: Any, feed: Feed, args: Mapping[str, Tensor]) -> Tensor:
+        return feed.tokens(getattr(config, name), *(feed.length,) if each else ())
+
+    return made
+
+
+def _pixel_labels(config: Any, feed: Feed, args: Mapping[str, Tensor]) -> Tensor:
+    return feed.tokens(config.num_labels, *args["pixel_values"].shape[2:])
+
+
+def _transcript(config: Any, feed: Feed, args: Mapping[str, Tensor]) -> Tensor:
+    """A label for every fourth position, none of them the blank."""
+    return feed.tokens(config.vocab_size - 1, max(1, feed.length // 4)) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """targets  of (config, feed, inputs)
+    gives    parts of the output that are the loss's first argument, "" for all of it
+    inputs   given in addition to the main one and those without a default, if they exist
+    """
+
+    targets: Callable[[Any, Feed, Mapping[str, Tensor]], Any]
+    loss_fn: Loss
+    gives: str = "logits"
+    inputs: tuple[str, ...] = ()
+
+
+def _pairs(loss_fn: Loss) -> Task:
+    return Task(
+        targets=lambda c, f, x: None,
+        loss_fn=loss_fn,
+        gives="logits_per_image",
+        inputs=("input_ids", "pixel_values"),
+    )
+
+
+_TASKS: Mapping[str, Task] = {
+    "causal": Task(targets=lambda c, f, x: x["input_ids"], loss_fn=next_token_loss),
+    "masked": Task(targets=lambda c, f, x: x["input_ids"], loss_fn=class_loss),
+    "tokens": Task(targets=_labels(each=True), loss_fn=class_loss),
+    "spans": Task(
+        targets=lambda c, f, x: f.tokens(f.length, 2),
+        loss_fn=span_loss,
+        gives="start_logits end_logits",
+    ),
+    "sequence": Task(targets=_labels(), loss_fn=class_loss),
+    "vision": Task(targets=_labels(), loss_fn=class_loss),
+    "pixels": Task(targets=_pixel_labels, loss_fn=pixel_loss),
+    "ctc": Task(targets=_transcript, loss_fn=ctc_loss),
+    "seq2seq": Task(
+        targets=lambda c, f, x: x["decoder_input_ids"],
+        loss_fn=class_loss,
+        inputs=("decoder_input_ids",),
+    ),
+    "pairs": _pairs(softmax_pair_loss),
+    "sigmoid pairs": _pairs(sigmoid_pair_loss),
+    OWN_LOSS: Task(
+        targets=lambda c, f, x: None,
+        loss_fn=assumed_loss,
+        gives="",
+        inputs=("decoder_input_ids", "future_values", "future_time_features"),
+    ),
 }

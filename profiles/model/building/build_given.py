@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from profiles.errors import ModelError
-from profiles.model.building.build import assumed_loss
+from profiles.model.building.build_feeds import assumed_loss
 from profiles.model.loaders import GIVEN, ModelSpec
 
 Module = nn.Module

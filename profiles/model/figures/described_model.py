@@ -23,7 +23,7 @@ from profiles.model.figures.figures_from_config import (
 )
 from profiles.model.figures.figures_from_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
-from profiles.model.loaders import ModelSpec, need_to_build, position_count, resolve_model
+from profiles.model.loaders import OWN_LOSS, ModelSpec, need_to_build, position_count, resolve_model
 from profiles.model.tracing.traced import kept
 
 FIGURES_SCHEMA = "shardwright/figures@1"
@@ -45,7 +45,7 @@ def describe_model(
     figures cannot describe it.
     """
     spec = resolve_model(text)
-    if not spec.factory and model_type(spec.config) in CONFIG_KINDS:
+    if spec.family not in ("factory", OWN_LOSS) and model_type(spec.config) in CONFIG_KINDS:
         figures = figures_of_config(spec.config, spec.source)
         return ModelFigures(figures=figures, notes=_config_notes(spec.config))
     found = traced_figures(spec, sequence_length=sequence_length, cache=cache)
