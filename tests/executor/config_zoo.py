@@ -433,6 +433,32 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
             "max_target_positions": 32,
         },
     ),
+    "bigbird": ("big_bird", "BigBirdForMaskedLM", {**_BERT, "block_size": 8}),
+    "moonshine": (
+        "moonshine",
+        "MoonshineForConditionalGeneration",
+        {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 96}
+        | {f"{side}_num_hidden_layers": 2 for side in ("encoder", "decoder")}
+        | {f"{side}_num_attention_heads": 2 for side in ("encoder", "decoder")},
+    ),
+    "patchtst": (
+        "patchtst",
+        "PatchTSTForPrediction",
+        {"num_input_channels": 2, "context_length": 32, "prediction_length": 8, "d_model": 16}
+        | {"num_attention_heads": 2, "ffn_dim": 32},
+    ),
+    "blip2": (
+        "blip-2",
+        "Blip2ForConditionalGeneration",
+        {
+            "text_config": {"model_type": "opt", "hidden_size": 32, "word_embed_proj_dim": 32}
+            | {"ffn_dim": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 96},
+            "qformer_config": {**_BERT, "num_hidden_layers": 2, "encoder_hidden_size": 32},
+            "vision_config": _TOWER,
+            "num_query_tokens": 4,
+            "image_token_index": 95,
+        },
+    ),
     "llava": (
         "llava",
         "LlavaForConditionalGeneration",

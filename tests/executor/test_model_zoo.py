@@ -30,7 +30,7 @@ _REFUSED = {
 _ROUNDING = {"segformer-pixels": 1e-2}
 # One of each kind of structure; the slow tests run the whole zoo. Each had a fault of its own on
 # 2026-11-21.
-_CONFIGS = ("bart", "dbrx", "llava")
+_CONFIGS = ("bart", "dbrx", "llava", "bigbird")
 _MODULES = ("looped", "student", "normed", "settling", "joined")
 
 

@@ -53,6 +53,7 @@ FAMILIES: dict[str, tuple[dict[str, Any], int]] = {
     "tiles": (_TILES, 16 + 4 * (4 + 1)),
     "patches of images": (_KIMI, 4),
     "cross-attention": (config_of("mllama"), 0),
+    "queries": (config_of("blip2"), 4),
 }
 
 

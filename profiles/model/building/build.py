@@ -347,6 +347,10 @@ def _from_config(
     spec: ModelSpec, micro_batch: int, sequence_length: int, dtype: str, device: str, seed: int
 ) -> BuiltModel:
     config, cls = _config_and_class(spec)
+    if getattr(config, "attention_type", "") == "block_sparse":
+        # BigBird makes this change in its first forward pass, and then has other modules.
+        least = (5 + 2 * config.num_random_blocks) * config.block_size
+        config.attention_type = "original_full" if sequence_length <= least else "block_sparse"
     kind = getattr(torch, dtype)
     torch.manual_seed(seed)
     previous = torch.get_default_dtype()

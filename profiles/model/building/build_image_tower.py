@@ -62,6 +62,9 @@ class ImageTower:
 
     def positions(self) -> int:
         """Positions of the language model that one image takes, from shapes alone."""
+        queries = getattr(self.core.config, "num_query_tokens", None)
+        if queries:  # of BLIP-2, whose masks are made of values
+            return int(queries)
         run = _Features(self)
         held = (*run.named_parameters(), *run.named_buffers())
         shapes = {name: x.detach().to("meta") for name, x in held}
