@@ -244,6 +244,13 @@ class Undecided(nn.Module):
         return out
 
 
+class Paired(nn.Linear):
+    """It needs two rows of a sample."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.view(-1, 2, 8))
+
+
 class Chosen(nn.Module):
     """Its output has nothing that a loss could be taken of."""
 
@@ -261,6 +268,7 @@ def _made(make: Callable[[], nn.Module]) -> Callable[[], tuple[nn.Module, Tensor
 
 
 spectral, undecided, chosen = map(_made, (Spectral, Undecided, Chosen))
+paired = _made(lambda: Paired(8, 8))
 untrained = _made(lambda: nn.Linear(8, 8).requires_grad_(False))
 unsized = _made(lambda: nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 8)))
 
@@ -317,6 +325,10 @@ def test_complex_weights_stay_complex(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (undecided, "a value decides what runs"),
         (chosen, "output has no floating-point tensor to take a loss of"),
+        (
+            paired,
+            r"invalid for input .* Inputs of shape \(1, 8\) were given; package.module:factory",
+        ),
         (untrained, "no parameter that needs a gradient reaches the loss"),
         (unsized, "0.weight has no shape yet; call the module once"),
         (scripted, "1 is a torch.jit script, whose ops cannot be traced; return the original"),

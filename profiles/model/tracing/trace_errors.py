@@ -50,8 +50,9 @@ def refuse_long_loop(ops: Sequence[Op], module: str, longest: int) -> None:
         )
 
 
-def failure_text(error: Exception) -> str:
-    """torch's error of a failed trace in one line, with an explanation if there is one."""
+def failure_text(error: Exception, inputs: Sequence[Tensor] = ()) -> str:
+    """torch's error of a failed trace in one line, with an explanation if there is one, otherwise
+    with the shapes of the model's inputs."""
     kind = type(error).__name__
     line = next(iter(str(error).splitlines()), "")
     meaning = f": {_READS_VALUES[kind]}" if kind in _READS_VALUES else ""
@@ -70,7 +71,12 @@ def failure_text(error: Exception) -> str:
             ": plan for an accelerator (--on 1x8xh100-sxm), or use scaled_dot_product_attention on "
             "a CPU"
         )
-    return f"{kind}: {line}{meaning}" + (f"; {WAY_OUT}" if names_half(line) else "")
+    if names_half(line):
+        meaning += f"; {WAY_OUT}"
+    if inputs and not meaning:
+        shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
+        meaning = f". Inputs of shape {shapes} were given; package.module:factory may give others"
+    return f"{kind}: {line}{meaning}"
 
 
 def traced_loss(built: BuiltModel, output: Any, targets: Any) -> Any:

@@ -192,9 +192,10 @@ class TracedPass:
                 known = self._failing[0] is error
                 place = self._failing[1] if known else self.recorder._path[-1]
                 place = place or "the model itself"
+                inputs = fakes.args if self.recorder.phase is Phase.FORWARD else ()
                 raise TraceError(
                     f"the {self.recorder.phase.value} pass fails in module {place} under fake "
-                    f"tensors: {failure_text(error)}"
+                    f"tensors: {failure_text(error, inputs)}"
                 ) from error
 
     def _uses(self) -> dict[str, list[int]]:
