@@ -286,9 +286,9 @@ class Device:
 
     @property
     def tensor_bytes(self) -> float:
-        """Memory for tensors that are counted exactly. On a GPU, freed blocks between kept tensors
-        cannot always be used again: half of the tenth that layouts add to what lives within a step
-        (profiles/data/frameworks/torch-fsdp.toml, needed_over_allocated), since about half does."""
+        """Memory for tensors that are counted exactly. On a GPU, free blocks between kept tensors
+        are partly lost. Layouts add a tenth to the tensors of a step for this, which are about half
+        of a peak (needed_over_allocated in profiles/data/frameworks/torch-fsdp.toml)."""
         return self.usable_bytes / (1.05 if self.type == "gpu" else 1.0)
 
     def peak(self, dtype: str) -> Sourced:
