@@ -36,6 +36,20 @@ def test_units_are_gathered_flat_and_taken_apart():
     assert buffers(3, on_cpu=True)[2].gathering == pytest.approx(2 * L + 4 * V + 2 * V / 4)
 
 
+@pytest.mark.parametrize(("experts", "rearranged"), [(2, True), (3, False), (4, False)])
+def test_fewer_experts_than_replicas_are_taken_apart_through_another_copy(experts, rearranged):
+    """Four replicas shard the second dimension of two experts. Of three they pad the rows to four,
+    since they do not divide the other dimensions."""
+    inner = 8 * WIDTH // experts if rearranged else 8 * WIDTH // experts + 1
+    graph = HandMadeModel(2).at(1)
+    layer = replace(graph.kinds[1], parameters=(parameter("up", (experts, inner, 1)),))
+    graph = replace(graph, kinds=(graph.kinds[0], layer, graph.kinds[2]))
+    found = unit_buffers(graph, replicas(cluster(), dp=4, zero_stage=3))[2]
+    rows = experts if rearranged else 4
+    weights = 2 * rows * inner
+    assert found.gathering == weights + 2 * weights + rearranged * weights
+
+
 def test_a_unit_s_backward_has_the_next_gathered_and_the_last_sums_beside():
     table, layer, head = buffers(3)
     # The layer beside the head: weights, the layer before fetched ahead, one of its two gradients
