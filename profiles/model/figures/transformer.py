@@ -6,7 +6,7 @@ models traced from code are in `graph.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from profiles.errors import InputError, UnknownNameError
 
@@ -168,7 +168,7 @@ class Transformer:
     unfused_gelu: bool = False
     gated_attention: bool = False
     whole_vocabulary: bool = False
-    special_parts: str = ""
+    special_parts: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         counts = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size")

@@ -53,12 +53,12 @@ EXPERTS = {"gated": True, "ffn_size": 0, "expert_size": 256}
 
 
 def shown(figures: Transformer) -> dict[str, Any]:
-    """The figures that differ from their defaults, norms left out."""
+    """The figures that differ from their defaults, without norms and reasons as text."""
     out = {"biases", "vector_parameters"}
     return {
         f.name: value
         for f in fields(Transformer)
-        if f.name not in out and (value := getattr(figures, f.name)) != f.default
+        if f.compare and f.name not in out and (value := getattr(figures, f.name)) != f.default
     }
 
 
