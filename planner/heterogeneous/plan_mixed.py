@@ -90,7 +90,7 @@ def only(cluster: Cluster, name: str) -> Cluster:
 def all_as_slowest(cluster: Cluster, slowest: str) -> Cluster:
     """The cluster with every device as slow as type `slowest`, and with the smallest memory of all
     types."""
-    least = min((group.device for group in cluster.groups), key=lambda device: device.tensor_bytes)
+    least = min((group.device for group in cluster.groups), key=lambda device: device.usable_bytes)
     slow = next(group.device for group in cluster.groups if group.device.name == slowest)
     device = replace(slow, memory_bytes=least.memory_bytes, reserved_bytes=least.reserved_bytes)
     groups = tuple(replace(group, device=device) for group in cluster.groups)

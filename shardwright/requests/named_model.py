@@ -130,7 +130,6 @@ class Described:
     sample: Sample
 
 
-@functools.cache
 def uncounted_words(model: str, figures: Transformer) -> str:
     """Message: our executor has no layouts of a model with such layers."""
     return (
@@ -139,6 +138,7 @@ def uncounted_words(model: str, figures: Transformer) -> str:
     )
 
 
+@functools.cache
 def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Described:
     """The sizes of a shipped name, a config.json or `package.module:factory`.
 

@@ -419,7 +419,7 @@ def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
     return tuple(
         StackChoice(
             name=name,
-            space=executor_space(Axes(), figures) if name == EXECUTOR else Axes(),
+            space=executor_space(Axes(), figures, options.model) if name == EXECUTOR else Axes(),
         )
         for name in names
     )
