@@ -308,7 +308,7 @@ def test_layers_that_figures_do_not_count_are_planned_block_by_block(tmp_path: P
     assert found.plan.degrees.tp == 2
 
 
-@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v2", "qwen3-8b", "gemma-2-9b"])
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v2", "qwen3-30b-a3b", "gemma-2-9b"])
 def test_other_frameworks_have_layouts_of_layers_that_figures_do_not_count(name: str) -> None:
     options = PlanOptions(model=name, on="2x8xh100-sxm", global_batch=64, seq=1024)
     request = plan_request(options, profile=Path("none.json"), today="2026-11-30")

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 
 from profiles.errors import InputError, UnknownNameError
+from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.figures.transformer import Transformer
+from profiles.model.graph import OpKind
+from profiles.model.loaders import ModelSpec
+from profiles.model.tracing.traced import trace_model
+from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import (
     Framework,
     framework_names,
@@ -27,6 +32,7 @@ from simulator.training_run.work.layer_work import (
 from simulator.training_run.work.matmul import Matmul, gradient_sizes
 from simulator.training_run.work.stage_share import stage_split
 from simulator.training_run.work.work_seconds import work_seconds
+from tests.profiles.test_figures_from_config import config_of
 from tests.simulator.described_runs import (
     DEEPSEEK_V3,
     GPT_175B,
@@ -417,6 +423,36 @@ def test_the_gate_of_attention_doubles_the_query_projection() -> None:
     assert more == pytest.approx(queries / gated.degrees.tp)
     more_weights = gated.model.parameters - LLAMA_8B.parameters
     assert more_weights == LLAMA_8B.num_layers * LLAMA_8B.hidden_size**2
+
+
+def test_norms_of_queries_and_keys_move_what_a_trace_counts() -> None:
+    """The layers of Qwen3 and of Llama of the same sizes, traced; passes are traced bytes times
+    1.55 / 2.36 (torch.toml). Half of the fp32 and normalised values are on each of two ranks."""
+    ours = load_framework("torch")
+    traced: dict[str, tuple[float, float]] = {}
+    for kind in ("llama", "qwen3"):
+        spec = ModelSpec(name=kind, source=kind, config=config_of(kind) | {"head_dim": 64})
+        block = trace_model(spec, sequence_length=64, dtype="bfloat16").at(2).blocks[1]
+        ops = [op for op in (*block.forward_ops, *block.backward_ops) if op.kernels]
+        moved = sum(op.read_bytes + op.written_bytes for op in ops if op.kind is OpKind.MEMORY)
+        traced[kind] = moved, block.saved_bytes
+    model = figures_of_config(config_of("qwen3") | {"head_dim": 64}, "qwen3")
+    run = changed(LLAMA_RUN, model=model, stack="torch", seq_len=128, recompute="none")
+    plain = replace(run, model=replace(model, query_key_norms=False))
+    passes = [_passes(dense(each, ours)) for each in (plain, run)]
+    moved, saved = (theirs - mine for mine, theirs in zip(*traced.values(), strict=True))
+    assert passes[1] - passes[0] == pytest.approx(moved * 1.55 / 2.36, rel=0.02)
+    many = [footprint(replace(each, seq_len=64 * 128)).ranks[0] for each in (plain, run)]
+    kept = many[1].activations_bytes - many[0].activations_bytes
+    assert kept == pytest.approx(64 * model.num_layers * saved, rel=0.02)
+    halves = [_passes(dense(changed(each, tp=2, dp=1), ours)) for each in (plain, run)]
+    assert halves[1] - halves[0] == pytest.approx((passes[1] - passes[0]) / 2)
+    counts = ours.layer_counts(model)
+    assert (counts.kernels_forward, counts.kernels_backward) == (54, 104)
+
+
+def _passes(work: LayerWork) -> float:
+    return work.forward_pass_bytes + work.backward_pass_bytes
 
 
 def test_layers_with_experts_in_every_second_place_are_on_every_stage() -> None:

@@ -26,7 +26,7 @@ from profiles.model.graph import ModelGraph
 from profiles.model.loaders import OWN_LOSS, ModelSpec, need_to_build, position_count, resolve_model
 from profiles.model.tracing.traced import kept
 
-FIGURES_SCHEMA = "shardwright/figures@1"
+FIGURES_SCHEMA = "shardwright/figures@2"
 # Samples of a trace; torch takes shortcuts for one.
 _SAMPLES = 2
 # Default tokens per sample of a configuration's trace. The figures do not depend on it, except that

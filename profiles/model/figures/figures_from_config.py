@@ -61,7 +61,7 @@ class ConfigKind:
     activation  default of `hidden_act`
     hybrid      rule of layers with a recurrence: `mamba` or `delta` (`hybrid_layers`)
     gated_attention  the attention's output is multiplied by a gate
-    special_parts    as in `Transformer`
+    query_key_norms, special_parts    as in `Transformer`
     """
 
     gated: bool = True
@@ -79,6 +79,7 @@ class ConfigKind:
     activation: str = ""
     hybrid: str = ""
     gated_attention: bool = False
+    query_key_norms: bool = False
     special_parts: str = ""
 
 
@@ -174,6 +175,7 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
         predicted_ahead=given("predicted_ahead"),
         unfused_gelu=_activation(config, kind) in UNFUSED_GELUS,
         gated_attention=kind.gated_attention,
+        query_key_norms=kind.query_key_norms,
         special_parts=kind.special_parts,
         **_recurrent(layers),
     )

@@ -9,6 +9,7 @@ attention within 1 %. Otherwise an error names the block and the amount.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -241,7 +242,7 @@ class _Chain:
             window_layers=len(windows),
             unfused_gelu=not capped and self._has_unfused_gelu(usual.ffn_size),
         )
-        found = self._with_small(found)
+        found = self._with_norms(self._with_small(found))
         outside = [p for r in (*self.before, *self.after) for p in r.products]
         outside = [p for p in outside if p is not self.head and not p.tied]
         _check_parameters(found, traced=self.graph.full_parameter_count, outside=outside)
@@ -259,6 +260,17 @@ class _Chain:
         ops = self.graph.blocks[self.first].forward_ops
         size = self.tokens * inner  # 0 without a dense feed-forward
         return size > 0 and any(op.name == "tanh" and op.written_bytes >= size for op in ops)
+
+    def _with_norms(self, figures: Transformer) -> Transformer:
+        """The figures with RMS norms of the first layer besides the usual two, which have one row
+        per token; norms of queries and keys have one per head."""
+        ops = self.graph.blocks[self.first].forward_ops
+        sizes = Counter(op.written_bytes for op in ops if op.name == "rsqrt")
+        token = min(sizes, default=0)
+        per_head = Counter((figures.num_heads * token, figures.num_kv_heads * token))
+        if sizes[token] <= 2 and sizes - Counter({token: 2}) == per_head:
+            return replace(figures, query_key_norms=True)
+        return replace(figures, special_parts="further norms" if sizes.total() > 2 else "")
 
     def _learned(self) -> int:
         """Rows of all tables of the hidden size except the vocabulary's."""

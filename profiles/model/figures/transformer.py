@@ -128,8 +128,10 @@ class Transformer:
                       transformers), which eager PyTorch runs one by one
     whole_vocabulary   our executor does not split embedding and head, since the loss takes all
                        logits (trace_vocabulary.py)
-    special_parts      parts of a layer that figures do not describe, as text: norms of queries and
-                       keys, scores that are kept
+    query_key_norms    the queries and keys of each head are normalised (Qwen3, section 2 of arXiv
+                       2505.09388)
+    special_parts      parts of a layer that figures do not describe, as text: norms of all queries,
+                       scores that are kept
     vector_parameters  average norms and biases per layer, if counted; 0: from `biases`
     predicted_ahead   further tokens predicted by one block of `predicting_layers` layers each, with
                       separate logits (multi-token prediction, DeepSeek-V3, arXiv 2412.19437,
@@ -168,6 +170,7 @@ class Transformer:
     unfused_gelu: bool = False
     gated_attention: bool = False
     whole_vocabulary: bool = False
+    query_key_norms: bool = False
     special_parts: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

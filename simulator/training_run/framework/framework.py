@@ -221,9 +221,11 @@ class Framework:
     layer      elementwise work and kernels of a layer
     expert_bias_passes   the same for adding experts' output biases, in units of the experts' token
                width; 0 if fused into a kernel, or not counted
+    query_key_passes     the same for norms of queries and keys, in units of their width
     loss_bytes   bytes moved per logit by the cross-entropy, forward and backward
-    layer_norm, unfused_gelu   `layer` for models with biases, whose norms are LayerNorms, and for
-               models whose GELU is written in several ops; None if the framework's kernels make no
+    layer_norm, unfused_gelu, query_key_norms   `layer` for models with biases, whose norms are
+               LayerNorms, for models whose GELU is written in several ops, and for models that
+               normalise queries and keys; None if the framework's kernels make no
                such difference, or it was not counted
     expert_kernels   launches per local expert in a forward matmul of experts, in equivalent PyTorch
                ops of host time; backward has two such matmuls for each. 0 if one kernel runs all
@@ -305,8 +307,10 @@ class Framework:
     expert_kernels: float = 1.0
     block_scale_kernels: float = 0.0
     expert_bias_passes: float = 0.0
+    query_key_passes: float = 0.0
     layer_norm: LayerCounts | None = None
     unfused_gelu: LayerCounts | None = None
+    query_key_norms: LayerCounts | None = None
     executor: ExecutorStates | None = None
 
     def __post_init__(self) -> None:
@@ -330,6 +334,8 @@ class Framework:
             return self.unfused_gelu
         if model.biases and self.layer_norm:
             return self.layer_norm
+        if model.query_key_norms and self.query_key_norms:
+            return self.query_key_norms
         return self.layer
 
     def vocabulary_ranks(self, model: Transformer, tp: int) -> int:

@@ -23,6 +23,7 @@ CONDITIONS: Mapping[str, Callable[[TrainingRun, Framework], bool]] = {
     "layer-norm": lambda run, _: run.model.biases,
     "no-layer-norm": lambda run, _: not run.model.biases,
     "unfused-gelu": lambda run, _: run.model.unfused_gelu,
+    "query-key-norms": lambda run, _: run.model.query_key_norms,
     "context-parallel": lambda run, _: run.degrees.cp > 1,
     "pipeline-parallel": lambda run, _: run.degrees.pp > 1,
     "no-pipeline-parallel": lambda run, _: run.degrees.pp == 1,

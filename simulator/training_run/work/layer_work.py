@@ -135,6 +135,9 @@ def layer_work(
     counts = stack.layer_counts(model)
     norms = counts.norm_passes * 0.5 * model.blocks_per_layer
     passes = width * (norms * rows * h + counts.activation_passes * inner)
+    if model.query_key_norms:
+        heads = model.attention_share * (model.num_heads + model.num_kv_heads) / degrees.tp
+        passes += width * stack.query_key_passes * tokens * heads * model.head_size
     if experts:
         # Sorting tokens by expert and back: read and write, twice.
         passes += width * 4 * tokens / degrees.tp * model.top_k * model.expert_width
