@@ -19,8 +19,8 @@ from shardwright.options.read_text import names
 from shardwright.requests.named_model import import_from_here
 from shardwright.requests.plan_request import AnswerOutput, plan_batch
 from shardwright.requests.price_request import notes_of_many
-from shardwright.requests.questions import listed_questions, read_questions
-from shardwright.sweeps.study_file import Study
+from shardwright.requests.questions import listed_questions
+from shardwright.sweeps.study_file import Study, read_study
 from shardwright.sweeps.study_report import study_report
 from shardwright.sweeps.study_requests import PLANS, best_rows, need_sort, study_requests
 from shardwright.sweeps.study_run import PLAN_FOLDER, STORE, StudyRun, plan_file_of
@@ -67,7 +67,10 @@ def plan_many(
             raise InputError(f"{flag} is for one request, this is a sweep; leave it out. {_WHY}")
     if path is not None:
         _need_file_only(path, options)
-        _run(read_questions(path, local=settings.local), options, settings)
+        study = read_study(path, local=settings.local, names=False)
+        if study.sizes:
+            raise InputError(f"{path} has [[sizes]], which `plan` does not answer; use `sweep`")
+        _run(study.plans, options, settings)
         return
     if not options.model or not options.on:
         raise InputError("give MODEL and --on, or --questions FILE")

@@ -1,25 +1,4 @@
-"""Questions of a sweep: grids of models, clusters, workloads and prices, as flags or in a file.
-
-A file (TOML or JSON) contains grids, each with the requests for all combinations of its lists:
-
-    schema = "shardwright/questions@1"
-
-    [[grids]]
-    models = ["llama-3.1-8b", "llama-3.1-70b"]
-    clusters = ["2x8xh100-sxm", "2x8xa100-sxm-80gb"]
-    global_batches = [256, 512]
-    sequence_lengths = [4096]
-    prices = ["on-demand", "spot", 1.99]
-    pins = { tp = "1,2", schedule = "1f1b" }
-
-    [[grids]]
-    models = ["llama-3.1-405b"]
-    clusters = ["512x8xh100-sxm", "two-sites.toml"]
-    global_batches = [1024]
-    stack = "megatron-core"
-    precision = "bf16,fp8"
-    options = { optimizer_offload = "yes", local_steps = "1,50" }
-"""
+"""Questions of a sweep: grids of models, clusters, workloads and prices, as flags or in a file."""
 
 from __future__ import annotations
 
@@ -33,7 +12,6 @@ from planner.axes import FRAMEWORKS_ONLY, Axes
 from planner.batch.sweep import Job, Posed, Question
 from planner.layout.layout_question import LayoutQuestion, LayoutRequest
 from planner.space import EXECUTOR
-from profiles.document import read_document
 from profiles.errors import (
     DocumentError,
     InputError,
@@ -45,10 +23,8 @@ from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.prices.offer import Offer
 from profiles.model.loaders import resolve_model
-from profiles.text_file import read_text
 from shardwright.options.option import SweepKey, options_of, values_of
 from shardwright.options.plan_options import PlanOptions
-from shardwright.requests.file_lines import with_lines
 from shardwright.requests.named_model import DEFAULT_SEQUENCE, Sample, described_of, sample_of
 from shardwright.requests.plan_choices import (
     axes_of_options,
@@ -63,7 +39,6 @@ from shardwright.requests.solve_task import LayoutTask, job_of, task_of
 from simulator.training_run.framework.framework import load_framework
 from simulator.values.workload import Workload
 
-QUESTIONS_SCHEMA = "shardwright/questions@1"
 _KEYS = {
     key: tuple(each.name for each in options_of(PlanOptions) if each.sweep is key)
     for key in SweepKey
@@ -136,24 +111,6 @@ class Grid:
     def frameworks(self) -> tuple[str, ...]:
         """Frameworks of the grid; "" is our own executor."""
         return self.stacks or (self.stack,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuestionFile:
-    """The grids of a file."""
-
-    grids: tuple[Grid, ...]
-
-
-def read_questions(path: Path, *, local: Path | None = None) -> tuple[Question, ...]:
-    """The grids of a file; raises DocumentError with the line of an error."""
-    try:
-        grids = read_document(path, QuestionFile, schema=QUESTIONS_SCHEMA).grids
-    except ShardwrightError as error:
-        raise DocumentError(with_lines(str(error), path, read_text(path))) from error
-    if not grids:
-        raise InputError(f"{path} has no [[grids]], so there is nothing to answer")
-    return tuple(question for grid in grids for question in questions_of(grid, local=local))
 
 
 def questions_of(grid: Grid, *, local: Path | None = None) -> tuple[Question, ...]:

@@ -8,7 +8,9 @@
     global_batches = [512, 1024]
     sequence_lengths = [4096, 8192]
     stacks = ["megatron-core", "torchtitan"]
-    prices = ["on-demand", "spot"]
+    prices = ["on-demand", "spot", 1.99]
+    pins = { tp = "1,2", schedule = "1f1b" }
+    options = { optimizer_offload = "yes", local_steps = "1,50" }
 
     [[sizes]]                              # questions of `size` (`SizeGrid`)
     models = ["llama-3.1-70b"]
@@ -39,10 +41,11 @@ from shardwright.requests.file_lines import with_lines
 from shardwright.requests.named_model import import_from_here
 from shardwright.requests.plan_choices import ANY_STACK
 from shardwright.requests.price_request import given_price
-from shardwright.requests.questions import QUESTIONS_SCHEMA, Grid, questions_of
+from shardwright.requests.questions import Grid, questions_of
 from shardwright.requests.sizing.size_flags import SizeFlags, devices_of, size_flags
 from simulator.training_run.framework.framework import load_framework
 
+QUESTIONS_SCHEMA = "shardwright/questions@1"
 # Lists of a grid, with the option of `size` that takes one of their entries; the first outermost.
 _FLAGS = {
     "models": "model",
@@ -129,13 +132,14 @@ class Study:
     sizes: tuple[SizeFlags, ...]
 
 
-def read_study(path: Path, *, local: Path | None = None) -> Study:
+def read_study(path: Path, *, local: Path | None = None, names: bool = True) -> Study:
     """The questions of a file.
 
     local  the file of this machine's profile
+    names  also look up all names; without, a question with an unknown one fails when it is posed
 
-    Raises DocumentError, with the line, for an unknown key, a wrong value, and an unknown model,
-    device, framework or kind of price.
+    Raises DocumentError, with the line, for an unknown key, a wrong value, and (with `names`) an
+    unknown model, device, framework or kind of price.
     """
     text = read_text(path)
 
@@ -150,7 +154,7 @@ def read_study(path: Path, *, local: Path | None = None) -> Study:
         raise DocumentError(
             f"{path} has neither [[grids]] nor [[sizes]], so there is nothing to answer"
         )
-    faults = _unknown_names(file, local)
+    faults = _unknown_names(file, local) if names else []
     plans: list[Question] = []
     sizes: list[SizeFlags] = []
     if not faults:

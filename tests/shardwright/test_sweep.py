@@ -39,7 +39,7 @@ from profiles.hardware.catalogue.cluster import Cluster
 from shardwright import __version__
 from shardwright.cli import app
 from shardwright.requests.price_request import price_for
-from shardwright.requests.questions import Grid, Poser, questions_of, read_questions
+from shardwright.requests.questions import Grid, Poser, questions_of
 from shardwright.requests.solve_task import Task, job_of, solve_text, trace_task
 from shardwright.sweeps.study_file import Study, read_study
 from shardwright.sweeps.study_requests import study_requests
@@ -303,10 +303,10 @@ def test_prices_and_grids_that_cannot_be(tmp_path: Path) -> None:
     )
     path.write_text(head + "global_batches = [8]\npins = { tpp = 2 }\n")
     with pytest.raises(InputError, match=r"q.toml, line 6: grids\[0\].*unknown pin 'tpp'"):
-        read_questions(path)
+        read_study(path)
     path.write_text(head + "global_batches = []\n")
     with pytest.raises(InputError, match=r"line 2: .*global_batches is empty"):
-        read_questions(path)
+        read_study(path)
 
 
 def test_a_grid_is_every_combination() -> None:
@@ -322,9 +322,9 @@ def test_the_examples_of_the_docs_are_understood(tmp_path: Path) -> None:
     path = tmp_path / "sweep.toml"
     path.write_text(example)
     # 2 models x 3 clusters x 2 batches x 2 lengths x 3 prices, and one.
-    assert len(read_questions(path)) == 72 + 1
+    assert len(read_study(path, names=False).plans) == 72 + 1
     path.write_text(example + of_layouts)
-    assert len(read_questions(path)) == 72 + 1 + 2
+    assert len(read_study(path, names=False).plans) == 72 + 1 + 2
     path.write_text(example.split("\n", 1)[0] + "\n" + of_sizes)
     assert len(read_study(path).sizes) == 2 * 3 * 2 * 2 * 2
     lines = [line for block in fenced(docs, "sh") for line in block.splitlines()]
