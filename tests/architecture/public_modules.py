@@ -28,6 +28,7 @@ PUBLIC_MODULES = frozenset(
         "profiles.hardware.prices.owning",
         "profiles.hardware.prices.price_file",
         "profiles.model.building.build",
+        "profiles.model.building.build_split_loss",
         "profiles.model.fake_tensors.trace_expected_shapes",
         "profiles.model.fake_tensors.trace_fakes",
         "profiles.model.figures.described_model",

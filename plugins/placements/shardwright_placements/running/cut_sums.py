@@ -1,4 +1,4 @@
-"""Losses and normalizations with sums over ranks."""
+"""Sums over ranks: of a bias that counts once, and of a normalization over a cut batch."""
 
 from __future__ import annotations
 
@@ -26,44 +26,6 @@ def once(x: Tensor, counts: bool) -> Tensor:
     x, without communication.
     """
     made: Tensor = _Once.apply(x, counts)  # type: ignore[no-untyped-call] # torch's
-    return made
-
-
-class _ClassParallelLoss(torch.autograd.Function):
-    """Mean cross entropy of logits whose classes are cut over ranks.
-
-    Maximum, sum of exponentials and target logit are all-reduced; the backward sends nothing
-    (Megatron-LM, arXiv 1909.08053, section 3; vocab_parallel_cross_entropy).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, groups: Any) -> Tensor:
-        classes = logits.shape[1]
-        highest = logits.max(dim=1).values
-        for group in groups:
-            dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
-        powers = (logits - highest.unsqueeze(1)).exp()
-        total = powers.sum(dim=1)
-        mine = (targets >= 0) & (targets < classes)
-        index = torch.where(mine, targets, 0).unsqueeze(1)
-        target = torch.where(mine, logits.gather(1, index).squeeze(1), 0.0)
-        for summed in (total, target):
-            for group in groups:
-                dist.all_reduce(summed, group=group)
-        shares = powers / total.unsqueeze(1)
-        ctx.save_for_backward(shares, index, mine)
-        return (total.log() + highest - target).mean()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        shares, index, mine = ctx.saved_tensors
-        made = shares.scatter_add(1, index, -mine.to(shares.dtype).unsqueeze(1))
-        return made * (gradient / shares.shape[0]), None, None
-
-
-def class_parallel_loss(logits: Tensor, targets: Tensor, groups: list[dist.ProcessGroup]) -> Tensor:
-    """Mean cross entropy; `targets` are relative to the rank's first class."""
-    made: Tensor = _ClassParallelLoss.apply(logits, targets, groups)  # type: ignore[no-untyped-call] # torch's
     return made
 
 

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
 from profiles.errors import InputError
-from shardwright_placements.running.cut_sums import class_parallel_loss, once, synchronised_norm
+from profiles.model.building.build_split_loss import split_cross_entropy
+from shardwright_placements.running.cut_sums import once, synchronised_norm
 from shardwright_placements.running.row_exchange import (
     balanced_product,
     exchanged_rows,
@@ -176,8 +178,14 @@ def _cross_entropy(call: LocalCall) -> Tensor:
     axes = call.split_axes(0, 1)
     if axes:
         first, _ = call.position.span(call.inputs[0].forward, 1, call.shapes[0][1])
-        groups = [call.position.mesh.get_group(axis) for axis in axes]
-        loss = class_parallel_loss(logits, targets - first, groups)
+
+        def reduce(x: Tensor, kind: str) -> Tensor:
+            for axis in axes:
+                op = dist.ReduceOp.MAX if kind == "max" else dist.ReduceOp.SUM
+                dist.all_reduce(x, op=op, group=call.position.mesh.get_group(axis))
+            return x
+
+        loss = split_cross_entropy(logits, targets, first=first, reduce=reduce)
     else:
         loss = F.cross_entropy(logits, targets)
     return loss / call.position.ranks(call.summed_axes())
