@@ -13,13 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from planner.axes import Axes
-from planner.layout.layout_question import LayoutQuestion, solve_layouts
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright.runs.complete_layout import LONG_SEQUENCE
 from shardwright.runs.run import PublishedRun
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import shipped_coefficients
 
 # Runs of these frameworks recompute whole layers if the source is silent. Selective recomputation
 # came later (Korthikanti et al., arXiv 2205.05198, May 2022; BLOOM, OPT, MT-NLG and GPT-NeoX's
@@ -47,13 +46,9 @@ def fastest_layout(
                 precision=run.precision,
                 space=pinned,
             )
-            outcome = solve_layouts(
-                question,
-                shipped_coefficients(),
-                clock=clock,
-                time_limit_s=_TIME_LIMIT_S,
-                runners_up=0,
-                altered=lambda base: replace(base, network=run.network),
+            solver = LayoutSolver(clock=clock, end_s=clock() + _TIME_LIMIT_S)
+            outcome = solver.search(
+                question, altered=lambda base: replace(base, network=run.network)
             )
         except ShardwrightError:
             continue

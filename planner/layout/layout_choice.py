@@ -18,9 +18,8 @@ from simulator.memory.footprint import footprint
 from simulator.step_prediction import with_energy, with_price
 from simulator.training_run.explain.run_prediction import run_prediction
 from simulator.training_run.fit.interval import run_intervals
-from simulator.training_run.fit.recalibration import Calibration
+from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.step.step_time import price_runs
 from simulator.values.prediction import Component, Prediction
 
@@ -29,16 +28,13 @@ def choice_of(
     layout: PricedLayout,
     best: PricedLayout | None,
     cluster: Cluster,
-    coefficients: CoefficientFile | None = None,
     calibration: Calibration | None = None,
 ) -> LayoutChoice:
     """The layout with its prediction (`layout_prediction`), and why it is not the best."""
     run = layout.run
     return LayoutChoice(
         run=run,
-        prediction=layout_prediction(
-            run, cluster, coefficients=coefficients, calibration=calibration
-        ),
+        prediction=layout_prediction(run, cluster, calibration=calibration),
         reliability=_reliability(run, DEFAULT),
         why_not_first="" if best is None else why_not_first(layout, best),
         idle_devices=cluster.num_devices - run.degrees.num_devices,
@@ -50,21 +46,18 @@ def layout_prediction(
     cluster: Cluster,
     price: Sourced | None = None,
     *,
-    coefficients: CoefficientFile | None = None,
     calibration: Calibration | None = None,
 ) -> Prediction:
     """The prediction of a layout on a cluster.
 
-    price         US dollars per device-hour, None for no dollars; includes idle devices, as energy
-                  does
-    coefficients  the shipped ones if None
-    calibration   how they were changed
+    price        US dollars per device-hour, None for no dollars; includes idle devices, as energy
+                 does
+    calibration  changes of the shipped coefficients
 
     Raises InputError if the framework's file does not describe the run's memory.
     """
-    coefficients = coefficients or shipped_coefficients()
-    priced = price_runs([run], coefficients)
-    (step,) = run_intervals(priced, coefficients, calibration)
+    priced = price_runs([run], calibrated(calibration))
+    (step,) = run_intervals(priced, calibration)
     made = run_prediction(run, step, priced.parts.components(), footprint(run))
     made = with_energy(made, cluster, power_mfu(run, made.mfu.value, cluster.num_devices))
     return with_price(made, cluster.num_devices, price)

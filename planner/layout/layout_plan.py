@@ -12,9 +12,7 @@ from planner.layout.layout_choice import choice_of
 from planner.layout.layout_question import (
     LayoutQuestion,
     LayoutSolver,
-    coefficients_of,
     context_of,
-    solve_layouts,
 )
 from planner.layout.layout_relax import (
     infeasibility,
@@ -51,16 +49,9 @@ def plan_layout(
     """
     start = clock()
     end = math.inf if time_limit_s is None else start + time_limit_s
-    known = coefficients_of(question)
     base, context = context_of(question)
-    outcome = solve_layouts(
-        question,
-        known,
-        clock=clock,
-        time_limit_s=time_limit_s,
-        progress=progress,
-        runners_up=0 if alone else _RUNNERS_UP,
-    )
+    solver = LayoutSolver(clock=clock, end_s=end)
+    outcome = solver.search(question, progress=progress, runners_up=0 if alone else _RUNNERS_UP)
     if not outcome.layouts and not outcome.complete:
         raise InputError(
             f"the time limit ended the search before any layout of {question.name} was found; "
@@ -71,9 +62,9 @@ def plan_layout(
     gap = max(0.0, (best - outcome.bound_s) / best) if best else None
 
     def shown(layout: PricedLayout, first: PricedLayout | None) -> LayoutChoice:
-        return choice_of(layout, first, question.cluster, known, question.calibration)
+        return choice_of(layout, first, question.cluster, question.calibration)
 
-    solver = LayoutSolver(coefficients=known, clock=clock, end_s=-math.inf if alone else end)
+    solver = replace(solver, end_s=-math.inf) if alone else solver
     status = "infeasible" if gap is None else status_of(gap)
     answer = LayoutFile(
         status=status,

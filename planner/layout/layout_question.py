@@ -1,6 +1,6 @@
-"""`LayoutQuestion`: model, cluster, workload and allowed layouts; `solve_layouts` searches them.
+"""`LayoutQuestion`: model, cluster, workload and allowed layouts.
 
-`LayoutSolver` also searches neighboring questions within one time limit.
+`LayoutSolver` searches them, and those of neighboring questions, within one time limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from profiles.model.figures.transformer import Transformer
 from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.framework.framework import FrameworkRules, load_framework
 from simulator.training_run.run.training_run import NetworkLevel, TrainingRun, mean_document_length
-from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.work.stage_share import predictor_units
 from simulator.values.degrees import Degrees
 from simulator.values.pipeline_layout import layout_ranks, pipeline_layout_text, stages_of_layout
@@ -221,39 +220,6 @@ class LayoutRequest:
         return (f"--stack {self.stack}", *self.space.pins(), *self.options.words)
 
 
-def solve_layouts(
-    question: LayoutQuestion,
-    coefficients: CoefficientFile,
-    *,
-    clock: Callable[[], float],
-    capacity: float = 1.0,
-    runners_up: int = 0,
-    time_limit_s: float | None = None,
-    progress: Progress | None = None,
-    goal: LayoutGoal | None = None,
-    below: float = math.inf,
-    altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
-) -> LayoutOutcome:
-    """The result of the search. `capacity` multiplies the device's memory, `altered` changes the
-    run before its layout is chosen, `goal` and `below` are as in `search_layouts`."""
-    base, context = context_of(question)
-    base = altered(base)
-    return search_layouts(
-        LayoutPrices(base, coefficients),
-        question.space,
-        context,
-        limit=MemoryLimit(
-            capacity_bytes=capacity * get_device(base.device).usable_bytes, risk=question.fit_risk
-        ),
-        runners_up=runners_up,
-        clock=clock,
-        time_limit_s=time_limit_s,
-        progress=progress,
-        goal=goal,
-        below=below,
-    )
-
-
 def context_of(question: LayoutQuestion) -> tuple[TrainingRun, LayoutContext]:
     """The run before its layout is chosen, and the limits of the axes."""
     rules = load_framework(question.stack).rules
@@ -348,11 +314,6 @@ def layout_context(
     )
 
 
-def coefficients_of(question: LayoutQuestion) -> CoefficientFile:
-    """The shipped coefficients, replaced by those of the question's calibration."""
-    return calibrated(shipped_coefficients(), question.calibration)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSolver:
     """Solves several questions within one time limit.
@@ -360,7 +321,6 @@ class LayoutSolver:
     end_s  end of the time limit, on the clock
     """
 
-    coefficients: CoefficientFile
     clock: Callable[[], float]
     end_s: float = math.inf
 
@@ -375,23 +335,33 @@ class LayoutSolver:
         *,
         capacity: float = 1.0,
         altered: Callable[[TrainingRun], TrainingRun] = lambda run: run,
+        runners_up: int = 0,
         goal: LayoutGoal | None = None,
         below: float = math.inf,
+        progress: Progress | None = None,
     ) -> LayoutOutcome:
-        """The best layout within the remaining time, without runners-up; options as in
-        `solve_layouts`.
+        """The result of the search within the remaining time. `capacity` multiplies the device's
+        memory, `altered` changes the run before its layout is chosen, `runners_up`, `goal` and
+        `below` are as in `search_layouts`.
 
-        Raises InputError if none is legal.
+        Raises InputError if no layout is legal.
         """
-        return solve_layouts(
-            question,
-            self.coefficients,
+        base, context = context_of(question)
+        base = altered(base)
+        return search_layouts(
+            LayoutPrices(base, calibrated(question.calibration)),
+            question.space,
+            context,
+            limit=MemoryLimit(
+                capacity_bytes=capacity * get_device(base.device).usable_bytes,
+                risk=question.fit_risk,
+            ),
+            runners_up=runners_up,
             clock=self.clock,
-            capacity=capacity,
             time_limit_s=self.end_s - self.clock(),
+            progress=progress,
             goal=goal,
             below=below,
-            altered=altered,
         )
 
     def best(

@@ -24,7 +24,7 @@ from planner.space import LayoutContext
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from profiles.hardware.catalogue.cluster import Cluster
-from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.training_run.fit.recalibration import calibrated
 
 T = TypeVar("T")
 
@@ -43,9 +43,7 @@ def front(items: Iterable[T], figures: Callable[[T], tuple[Any, ...]]) -> list[T
     return kept
 
 
-def memory_front(
-    question: LayoutQuestion, coefficients: CoefficientFile
-) -> tuple[PricedLayout, ...]:
+def memory_front(question: LayoutQuestion) -> tuple[PricedLayout, ...]:
     """Undominated layouts in (step time, memory), fastest first; empty if none fits. All use all
     devices, if any layout does: with fewer devices, each needs more memory.
 
@@ -53,7 +51,7 @@ def memory_front(
     """
     base, context = context_of(question)
     limit = MemoryLimit(capacity_bytes=get_device(base.device).usable_bytes, risk=question.fit_risk)
-    prices = LayoutPrices(base, coefficients)
+    prices = LayoutPrices(base, calibrated(question.calibration))
     found = candidates_of(
         prices,
         _using_all(question.space, context),
@@ -85,10 +83,7 @@ def _using_all(space: Axes, context: LayoutContext) -> Layouts:
 
 
 def device_front(
-    question: LayoutQuestion,
-    coefficients: CoefficientFile,
-    *,
-    clock: Callable[[], float],
+    question: LayoutQuestion, *, clock: Callable[[], float]
 ) -> tuple[tuple[Cluster, PricedLayout], ...]:
     """The best layout on 1, 2, 4, ... nodes and on the whole cluster, fastest first; without parts
     that are slower and also more expensive (device-seconds) than another.
@@ -102,7 +97,7 @@ def device_front(
             f"{question.cluster.name} is not"
         )
     counts = sorted({name.nodes, *(2**k for k in range(name.nodes.bit_length()))})
-    solver = LayoutSolver(coefficients=coefficients, clock=clock)
+    solver = LayoutSolver(clock=clock)
     best: list[tuple[Cluster, PricedLayout]] = []
     for count in counts:
         part = get_cluster(str(replace(name, nodes=count)))

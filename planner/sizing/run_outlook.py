@@ -12,7 +12,6 @@ from profiles.hardware.catalogue.catalog import get_device
 from simulator.energy import carbon, run_energy
 from simulator.goodput.time_to_train import TimeToTrain, time_to_train
 from simulator.log_interval import probability_below, product, total
-from simulator.training_run.step.coefficients import CoefficientFile
 from simulator.values.prediction import Interval
 
 
@@ -82,12 +81,10 @@ def simulated_time(
     )
 
 
-def outlook_of(
-    question: SizeQuestion, run: SizedRun, coefficients: CoefficientFile, *, seed: int, runs: int
-) -> RunOutlook:
+def outlook_of(question: SizeQuestion, run: SizedRun, *, seed: int, runs: int) -> RunOutlook:
     """The run simulated `runs` times."""
     asked = question_of_run(question, run)
-    plan = choice_of(run.layout, None, asked.cluster, coefficients)
+    plan = choice_of(run.layout, None, asked.cluster)
     step = plan.prediction.step_time_s.scaled(question.stretch)
     time = simulated_time(question, run, step, seed=seed, runs=runs)
     choice = run.choice

@@ -77,9 +77,7 @@ def answer_of(
     best = done[0]
     bound = min(one.bound for one in found if one.bound is not None)
     gap = max(0.0, (best.value - bound) / best.value)
-    first, *others = (
-        outlook_of(question, run, solver.coefficients, seed=seed, runs=runs) for run in done
-    )
+    first, *others = (outlook_of(question, run, seed=seed, runs=runs) for run in done)
     return SizeAnswer(
         status=status_of(gap),
         minimised=question.minimise,
@@ -110,7 +108,7 @@ def compared(
         short = replace(solver, end_s=min(solver.end_s, solver.clock() + _FRAMEWORK_S))
         run = size_device(question, choice, short).best
         if run is not None:
-            outlook = outlook_of(question, run, solver.coefficients, seed=seed, runs=runs)
+            outlook = outlook_of(question, run, seed=seed, runs=runs)
             every.append(replace(outlook, why_not=value_words(run, best)))
     return replace(answer, frameworks=tuple(every))
 

@@ -37,7 +37,6 @@ from simulator.training_run.fit.interval import step_interval
 from simulator.training_run.fit.step_spread import run_spreads
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.degrees import Degrees
 from simulator.values.prediction import Interval
 
@@ -357,9 +356,7 @@ def solve_text(text: str) -> str:
     """The SizedDevice of a SizeTask, both as JSON; {"fault": reason} if that fails."""
     try:
         task = decode(SizeTask, json.loads(text), where="the task")
-        solver = LayoutSolver(
-            coefficients=shipped_coefficients(), clock=time.monotonic, end_s=task.end_s
-        )
+        solver = LayoutSolver(clock=time.monotonic, end_s=task.end_s)
         found = size_device(task.question, task.question.choices[task.choice], solver)
         return json.dumps(encode(found), allow_nan=False)
     except ShardwrightError as error:

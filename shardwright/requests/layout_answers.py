@@ -13,7 +13,7 @@ from planner.batch.answer_cache import AnswerCache
 from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
 from planner.layout.layout_choice import choice_of, priced_choice
-from planner.layout.layout_question import LayoutQuestion, coefficients_of
+from planner.layout.layout_question import LayoutQuestion
 from planner.layout.pareto import device_front, memory_front
 from planner.space import EXECUTOR
 from planner.tolerances import DEFAULT_FIT_RISK
@@ -178,12 +178,12 @@ class LayoutRequester:
         Raises InfeasibleError if nothing fits.
         """
         question, _ = self.question()
-        request, coefficients = self.request, coefficients_of(question)
+        request = self.request
         if request.options.pareto == "memory":
-            layouts = memory_front(question, coefficients)
+            layouts = memory_front(question)
             found = [(question.cluster, layout) for layout in layouts]
         else:
-            found = list(device_front(question, coefficients, clock=time.monotonic))
+            found = list(device_front(question, clock=time.monotonic))
         if not found:
             raise InfeasibleError(
                 f"no layout of {question.name} fits on {question.cluster.name} with "
@@ -194,7 +194,7 @@ class LayoutRequester:
             (
                 part,
                 priced_choice(
-                    choice_of(layout, None, part, coefficients, self.calibration),
+                    choice_of(layout, None, part, self.calibration),
                     price_for(part, request.options.price, request.offers),
                     request.reliability,
                 ),

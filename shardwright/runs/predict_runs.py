@@ -16,7 +16,6 @@ from simulator.training_run.fit.interval import run_intervals
 from simulator.training_run.fit.memory_interval import memory_interval, out_of_memory_probability
 from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import price_runs
 from simulator.values.prediction import Component, Interval, Prediction
@@ -66,7 +65,7 @@ def predict_runs(
     altered      changes a completed run before its prediction
     calibration  replaces coefficients; memory does not depend on them
     """
-    coefficients = calibrated(shipped_coefficients(), calibration)
+    coefficients = calibrated(calibration)
     ready: dict[int, TrainingRun] = {}
     why_not: dict[int, str] = {}
     for place, row in enumerate(runs):
@@ -82,7 +81,7 @@ def predict_runs(
         why_not |= impossible
         ready = {place: run for place, run in ready.items() if place not in impossible}
         priced = price_runs(tuple(ready.values()), coefficients)
-    parts, steps = priced.parts, run_intervals(priced, coefficients, calibration)
+    parts, steps = priced.parts, run_intervals(priced, calibration)
     rows = [PredictedRow(id=run.id, why_not=why_not.get(i, "")) for i, run in enumerate(runs)]
     for index, (place, run) in enumerate(ready.items()):
         rows[place] = _predicted(run, steps[index], parts.components(index))

@@ -15,7 +15,6 @@ from planner.sizing.size_run import answer_of, search_here
 from profiles.document import content_hash, decode, to_line
 from shardwright.requests.sizing.size_request import SizeRequest
 from shardwright.requests.solve_task import need_version, reason_of, solve_text
-from simulator.training_run.step.coefficients import shipped_coefficients
 
 WORKER = "shardwright.sweeps.worker:answer_text"
 
@@ -75,7 +74,7 @@ def answer_text(text: str) -> str:
 def _sized(task: SizingTask) -> SizeAnswer:
     need_version(task.version)
     # Time does not move for the solver: no limit of time may end a search of a sweep.
-    solver = LayoutSolver(coefficients=shipped_coefficients(), clock=lambda: 0.0)
+    solver = LayoutSolver(clock=lambda: 0.0)
     search = search_here(solver)
     answer = answer_of(task.sizing, search(task.sizing), search=search, solver=solver)
     return replace(

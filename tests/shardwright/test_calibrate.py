@@ -27,7 +27,6 @@ from shardwright.runs.run import FIGURES
 from shardwright.runs.run_table import read_runs
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.fit.recalibration import read_calibration
-from simulator.training_run.step.coefficients import shipped_coefficients
 
 
 def table_with(path: Path, factor: float, *, count: int = 6) -> Path:
@@ -131,7 +130,7 @@ def test_an_explanation_fits_in_100_columns_and_cuts_nothing() -> None:
         except ShardwrightError:
             continue
         console = Console(width=100, file=io.StringIO(), color_system=None)
-        found = explain_run(completed, shipped_coefficients())
+        found = explain_run(completed)
         console.print(brief_report(explanation_brief(found)))
         assert isinstance(console.file, io.StringIO)
         text = console.file.getvalue()

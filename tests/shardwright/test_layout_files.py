@@ -14,7 +14,6 @@ from profiles.errors import DocumentError, InputError
 from shardwright.analysis.answer_json import layout_prediction_json
 from shardwright.requests.opened_plan import open_plan, write_layout
 from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.workload import Workload
 from tests.shardwright.test_cli import shardwright
 
@@ -44,7 +43,7 @@ def test_a_layout_is_predicted_anew_with_the_same_step(files: dict[str, Path]) -
     opened = open_plan(files["megatron-core"])
     assert isinstance(opened.answer, LayoutFile)
     assert opened.answer.chosen is not None
-    found = explain_run(opened.answer.chosen.run, shipped_coefficients())
+    found = explain_run(opened.answer.chosen.run)
     step = opened.answer.chosen.prediction.step_time_s.value
     assert found.step.interval.value == pytest.approx(step, rel=1e-9)
     assert sum(line.time_s for line in found.lines) == pytest.approx(step, rel=1e-9)

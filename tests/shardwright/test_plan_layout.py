@@ -14,7 +14,6 @@ from shardwright.analysis.answer_json import ANSWER_KEYS
 from shardwright.cli import app
 from shardwright.requests.compared_frameworks import compared_frameworks
 from simulator.training_run.fit.recalibration import shipped_hash
-from simulator.training_run.step.coefficients import shipped_coefficients
 
 ASKED = ("plan", "llama-3.1-8b", "--global-batch", "64", "--seq", "4096", "--stack")
 ON = ("--on", "2x8xh100-sxm")
@@ -226,7 +225,7 @@ def test_a_front_as_json_and_as_a_file(tmp_path: Path) -> None:
 
 def test_what_own_runs_taught(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    based_on = shipped_hash(shipped_coefficients())
+    based_on = shipped_hash()
     path.write_text(
         'schema = "shardwright/run-calibration@2"\nsource = "mine.csv"\nmethod = "by hand"\n'
         f'date = "2026-11-22"\nruns = 3\nbased_on = "{based_on}"\nerror_before = 0.3\n'

@@ -20,7 +20,6 @@ from simulator.training_run.explain.explain_run import RunExplanation, explain_r
 from simulator.training_run.fit.interval import run_intervals
 from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.step_time import price_runs
 from tests.simulator.described_runs import GPT_RUN, changed
 
@@ -51,7 +50,7 @@ def test_lines_add_up_to_the_batch_predictions_part_by_part() -> None:
     for asked in predict_runs(rows):
         if asked.run is None or asked.prediction is None:
             continue
-        found = explain_run(asked.run, shipped_coefficients())
+        found = explain_run(asked.run)
         sums = parts_of(found)
         total = sum(sums.values())
         step = asked.prediction.step_time_s
@@ -70,7 +69,7 @@ def test_every_kind_of_open_row_is_explained() -> None:
     if not TRUTH.is_file():
         pytest.skip(f"no open rows at {TRUTH.parent.parent.name}/{TRUTH.parent.name}")
     for run in completed(TRUTH, every=11):
-        found = explain_run(run, shipped_coefficients())
+        found = explain_run(run)
         assert sum(line.time_s for line in found.lines) == pytest.approx(
             found.step.interval.value, rel=1e-9
         )
@@ -141,7 +140,7 @@ def test_weights_are_shares_of_what_is_proportional() -> None:
             )
         ]
     dense = next(run for run in alone if not run.model.num_experts)
-    found = explain_run(dense, shipped_coefficients())
+    found = explain_run(dense)
     # `level` multiplies all others.
     weights = [x.weight for x in found.coefficients if not x.name.startswith("level.")]
     assert sum(weights) == pytest.approx(1.0, abs=2e-3)
@@ -149,7 +148,7 @@ def test_weights_are_shares_of_what_is_proportional() -> None:
 
 def test_a_calibration_shows_in_values_origins_and_interval() -> None:
     run = completed(FIGURES, every=1)[0]
-    plain = explain_run(run, shipped_coefficients())
+    plain = explain_run(run)
     own = {x.name: x for x in plain.coefficients}
     name = next(name for name in own if name.startswith(("power.", "matmul.")))
     made = Calibration(
@@ -164,21 +163,20 @@ def test_a_calibration_shows_in_values_origins_and_interval() -> None:
         values={name: 1.5 * own[name].value},
         covariance=((1e-4,),),
     )
-    found = explain_run(run, shipped_coefficients(), made)
+    found = explain_run(run, made)
     changed = {x.name: x for x in found.coefficients}
     assert changed[name].origin == "calibration"
     assert changed[name].value == pytest.approx(1.5 * own[name].value)
     assert own[name].origin == "fitted"
     assert changed[name].spread == pytest.approx(0.01)
     value = found.step.interval.value
-    file = calibrated(shipped_coefficients(), made)
-    assert [found.step.interval] == run_intervals(price_runs([run], file), file, made)
+    assert [found.step.interval] == run_intervals(price_runs([run], calibrated(made)), made)
     assert sum(line.time_s for line in found.lines) == pytest.approx(value, rel=1e-9)
 
 
 def test_everything_names_its_source() -> None:
     for run in completed(FIGURES, every=7):
-        found = explain_run(run, shipped_coefficients())
+        found = explain_run(run)
         for used in found.sources:
             assert used.source.strip(), (run.id, used.name)
             assert used.method.strip(), (run.id, used.name)
@@ -209,7 +207,7 @@ def test_hybrids_and_options_are_explained_as_they_are_predicted() -> None:
     (predicted,) = predict_runs([run])
     assert predicted.run is not None
     assert predicted.step_time_s is not None
-    found = explain_run(predicted.run, shipped_coefficients())
+    found = explain_run(predicted.run)
     names = {line.name for line in found.lines}
     assert {"recurrence of states, forward", "recurrence of states, recomputed"} <= names
     assert "casts to fewer bits, backward" in names

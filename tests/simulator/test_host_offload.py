@@ -22,7 +22,6 @@ from simulator.memory.host_offload import (
 from simulator.memory.run_tensors import run_tensors
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_time import price_runs
 from simulator.values.prediction import Part
@@ -103,7 +102,7 @@ def test_layers_that_are_run_again_send_less_to_the_host() -> None:
 )
 def test_the_explanation_adds_up(change: dict[str, object]) -> None:
     run = changed(MEASURED, **change)
-    found = explain_run(run, shipped_coefficients())
+    found = explain_run(run)
     assert sum(line.time_s for line in found.lines) == pytest.approx(found.step.interval.value)
     shown = any(line.part is Part.HOST for line in found.lines)
     assert shown or not run.optimizer_offload

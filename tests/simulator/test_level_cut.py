@@ -22,7 +22,6 @@ from simulator.training_run.messages.rank_group import RankGroup, torus_share
 from simulator.training_run.messages.run_links import links_of, moved, steps
 from simulator.training_run.messages.step_messages import data_messages
 from simulator.training_run.run.training_run import NetworkLevel, compression_of
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.features import features
 from simulator.training_run.step.step_term import Earlier
 from simulator.training_run.step.step_terms import TERMS
@@ -251,7 +250,7 @@ OPTIONS = (
 def test_the_explanation_adds_up(option: dict[str, object]) -> None:
     """Lines are made of symbols, `step.interval.value` of arrays."""
     run = changed(GPT_RUN, dp=2, **option)
-    found = explain_run(run, shipped_coefficients())
+    found = explain_run(run)
     assert sum(line.time_s for line in found.lines) == pytest.approx(found.step.interval.value)
 
 

@@ -53,8 +53,7 @@ def times(runs: list[TrainingRun], file: CoefficientFile) -> np.ndarray:
 
 
 def interval_of(run: TrainingRun, made: Calibration) -> Interval:
-    file = calibrated(shipped_coefficients(), made)
-    (found,) = run_intervals(price_runs([run], file), file, made)
+    (found,) = run_intervals(price_runs([run], calibrated(made)), made)
     return found
 
 
@@ -117,7 +116,7 @@ def test_a_slower_cluster_is_learned_from_one_log_and_more_surely_from_four() ->
     for count in (1, 4):
         found = recalibrate(runs[:count], (1.3 * times(runs[:count], shipped)).tolist(), shipped)
         made = calibration_of(found)
-        after = times(runs[4:], calibrated(shipped, made))[0]
+        after = times(runs[4:], calibrated(made))[0]
         errors.append(abs(after / (1.3 * last) - 1))
         band = interval_of(runs[4], made)
         widths.append(band.high / band.low)

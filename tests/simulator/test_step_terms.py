@@ -214,7 +214,7 @@ def test_printed_numbers_compute_to_the_seconds_of_their_line() -> None:
     for asked in predict_runs(read_runs(FIGURES, lenient=True))[::3]:
         if asked.run is None:
             continue
-        for line in explain_run(asked.run, shipped_coefficients()).lines:
+        for line in explain_run(asked.run).lines:
             if " - " in line.numbers or "largest of" in line.formula:
                 continue
             assert computed(line.numbers) == pytest.approx(line.time_s, rel=0.03), line
@@ -300,9 +300,7 @@ def test_a_new_cost_is_one_term(monkeypatch: pytest.MonkeyPatch, per) -> None:
         assert dearer[index] <= time_s * (1 + 1e-9)
         if exact[index]:
             assert dearer[index] == pytest.approx(time_s, rel=1e-9)
-    (line,) = (
-        line for line in explain_run(run, shipped_coefficients()).lines if line.name == pause.name
-    )
+    (line,) = (line for line in explain_run(run).lines if line.name == pause.name)
     level = shipped_coefficients().values["level.megatron-2021"]
     assert line.time_s == pytest.approx(level * times * each)
     assert line.formula.startswith("level x 100 x bytes / bandwidth / 50")

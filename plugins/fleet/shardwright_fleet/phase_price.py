@@ -20,7 +20,6 @@ from profiles.errors import ShardwrightError
 from profiles.hardware.catalogue.cluster import Cluster
 from simulator.goodput.reliability_inputs import ReliabilityInputs
 from simulator.goodput.time_to_train import time_to_train
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.prediction import Interval
 
 _FUNCTION = "shardwright_fleet.phase_price:step_text"
@@ -71,14 +70,13 @@ class PhasePrice:
 
 def step_on(task: StepTask) -> StepAnswer:
     """The step of the fastest layout of all frameworks; equal tasks give equal answers."""
-    coefficients = shipped_coefficients()
-    solver = LayoutSolver(coefficients=coefficients, clock=lambda: 0.0)
+    solver = LayoutSolver(clock=lambda: 0.0)
     found = [(question, solver.best(question)) for question in task.questions]
     fitting = [(layout, question) for question, layout in found if layout is not None]
     if not fitting:
         return StepAnswer()
     layout, question = min(fitting, key=lambda pair: pair[0].step_time_s)
-    shown = choice_of(layout, None, question.cluster, coefficients).prediction
+    shown = choice_of(layout, None, question.cluster).prediction
     return StepAnswer(
         price=StepPrice(
             stack=question.stack,

@@ -62,7 +62,7 @@ def test_a_slow_network_is_found_and_kept(tmp_path: Path) -> None:
     made = read_calibration(output)
     shipped = shipped_coefficients()
     assert sorted(made.values) == ["inner.*", "outer.*"]
-    after = calibrated(shipped, made).values
+    after = calibrated(made).values
     for name, factor in (("inner.*", 1.0), ("outer.*", 1.6)):
         assert after[name] == pytest.approx(factor * shipped.values[name], rel=0.01)
     assert made.runs == 0
@@ -72,20 +72,20 @@ def test_a_slow_network_is_found_and_kept(tmp_path: Path) -> None:
 def test_the_cluster_is_read_off_the_ranks_or_named(tmp_path: Path) -> None:
     path = tmp_path / "all_reduce.txt"
     path.write_text(printed(2, slower=1.2), encoding="utf-8")
-    found = measured_cluster({path: read_nccl_tests(path)}, shipped_coefficients())
+    found = measured_cluster({path: read_nccl_tests(path)})
     assert found.cluster == "2x8xh100-sxm-80gb"
     assert math.isclose(found.factors.outer or 0.0, 1.2, rel_tol=0.01)
     unknown = printed(2, slower=1.2, name="NVIDIA Graphics Device")
     path.write_text(unknown, encoding="utf-8")
     output = {path: read_nccl_tests(path)}
     with pytest.raises(InputError, match="--on 2x8xh100-sxm"):
-        measured_cluster(output, shipped_coefficients())
-    named = measured_cluster(output, shipped_coefficients(), "2x8xh100-sxm")
+        measured_cluster(output)
+    named = measured_cluster(output, "2x8xh100-sxm")
     assert named.after == pytest.approx(found.after)
     # Without the lines of ranks all devices of the named cluster took part.
     bare = "\n".join(line for line in unknown.splitlines() if "Rank" not in line)
     path.write_text(bare, encoding="utf-8")
     output = {path: read_nccl_tests(path)}
     with pytest.raises(InputError, match="names no device"):
-        measured_cluster(output, shipped_coefficients())
-    assert measured_cluster(output, shipped_coefficients(), "2x8xh100-sxm").after == named.after
+        measured_cluster(output)
+    assert measured_cluster(output, "2x8xh100-sxm").after == named.after

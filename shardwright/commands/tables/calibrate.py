@@ -91,7 +91,7 @@ def fit_and_write(
         method=METHOD,
         date=datetime.date.today().isoformat(),
         runs=len(runs),
-        based_on=shipped_hash(shipped),
+        based_on=shipped_hash(),
         error_before=found.error_before,
         residual=found.error_after,
         left_out_error=found.error_left_out,
@@ -242,5 +242,5 @@ def explain_row(path: Path, run_id: str, calibration_path: Path | None) -> None:
     if run_id not in runs:
         raise UnknownNameError("run", run_id, runs, where=f"--explain-run, {path}: id")
     calibration = None if calibration_path is None else loaded_calibration(calibration_path)
-    found = explain_run(complete_run(runs[run_id]), shipped_coefficients(), calibration)
+    found = explain_run(complete_run(runs[run_id]), calibration)
     show(brief_report(explanation_brief(found)))

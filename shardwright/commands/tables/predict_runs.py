@@ -14,7 +14,6 @@ from shardwright.runs.run import PublishedRun
 from shardwright.runs.run_table import read_runs
 from simulator.training_run.fit.recalibration import Calibration, read_calibration, shipped_hash
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import shipped_coefficients
 
 OK = "ok"
 
@@ -73,7 +72,7 @@ def predict_table(
 def loaded_calibration(path: Path) -> Calibration:
     """The calibration in a file, with a note if it was made for other coefficients than ours."""
     made = read_calibration(path)
-    if made.based_on != shipped_hash(shipped_coefficients()):
+    if made.based_on != shipped_hash():
         note(
             f"{path} corrects the coefficients of another release; make it again from its runs: "
             f"shardwright profile --from {made.source} -o {path}"

@@ -15,7 +15,6 @@ from shardwright.reports.terminal import format_interval
 from simulator.mfu import MFU_DEFINITION
 from simulator.training_run.explain.explain_memory import MemoryExplanation
 from simulator.training_run.explain.explain_run import IntervalUsed, RunExplanation, explain_run
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.step_time import PARTS
 
 _SHOWS = {
@@ -47,7 +46,7 @@ def layout_brief(
     )
     if not explain:
         return brief
-    explanation = explain_run(answer.chosen.run, shipped_coefficients())
+    explanation = explain_run(answer.chosen.run)
     return replace(brief, sections=(*brief.sections, *_sections(explanation)))
 
 

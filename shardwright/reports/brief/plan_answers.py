@@ -20,7 +20,6 @@ from shardwright.reports.plan_summary import branch_rows, stages_line
 from shardwright.reports.terminal import format_interval, format_share
 from simulator.energy import power_words
 from simulator.training_run.explain.explain_run import explain_run
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.plan import Pipeline, Plan, Stage
 from simulator.values.plan_file import Comparison, Infeasibility, PlanFile
 from simulator.values.prediction import Interval, Prediction
@@ -129,10 +128,7 @@ def _of_choice(
 ) -> Planned:
     run, prediction = chosen.run, chosen.prediction
     price = prediction.price_usd_per_hour
-    sources = [
-        (one.name, one.value, one.method, one.source)
-        for one in explain_run(run, shipped_coefficients()).sources
-    ]
+    sources = [(one.name, one.value, one.method, one.source) for one in explain_run(run).sources]
     if price is not None:
         words = f"${price.value:.2f} per device-hour"
         sources.append(("price", words, price.method, price.source))

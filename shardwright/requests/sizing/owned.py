@@ -14,7 +14,6 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import NAME_START, get_cluster, node_design
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.requests.sizing.sized import Sized
-from simulator.training_run.step.coefficients import shipped_coefficients
 
 _OWNED = re.compile(rf"^(\d+)x({NAME_START}[\w.@/-]*)$")
 # Seconds that all searches here may take together.
@@ -71,7 +70,7 @@ def compare_owned(
     if best is None:
         return None
     owned, run = owned_cluster(text), best.run
-    solver = LayoutSolver(coefficients=shipped_coefficients(), clock=clock, end_s=clock() + limit_s)
+    solver = LayoutSolver(clock=clock, end_s=clock() + limit_s)
     alone = solver.best(_asked(sized, owned, run.batch))
     rented_days = best.days.value
     usd = best.usd.value if best.usd is not None else None

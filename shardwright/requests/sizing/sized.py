@@ -22,7 +22,6 @@ from profiles.units import format_count
 from shardwright.requests.sizing.size_flags import NamedDevice, Range, SizeFlags
 from shardwright.requests.sizing.size_request import SizeRequest, size_request
 from shardwright.runs.known_models import WholeRun, whole_run
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.prediction import Interval
 
 
@@ -211,7 +210,7 @@ class SizeSolver:
         return self.clock() + self.limit_s if math.isfinite(self.limit_s) else math.inf
 
     def _solver(self, end: float) -> LayoutSolver:
-        return LayoutSolver(coefficients=shipped_coefficients(), clock=self.clock, end_s=end)
+        return LayoutSolver(clock=self.clock, end_s=end)
 
     def _search(self, end: float) -> Search:
         here = search_here(self._solver(end))

@@ -24,7 +24,11 @@ from simulator.training_run.fit.step_spread import coefficient_spreads, step_spr
 from simulator.training_run.framework.framework import Framework, load_framework, memory_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import KINDS
-from simulator.training_run.step.coefficients import COEFFICIENTS_FILE, CoefficientFile
+from simulator.training_run.step.coefficients import (
+    COEFFICIENTS_FILE,
+    CoefficientFile,
+    shipped_coefficients,
+)
 from simulator.training_run.step.features import Features
 from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_term import Array, Coefficients
@@ -97,13 +101,10 @@ class RunExplanation:
     why_no_memory: str = ""
 
 
-def explain_run(
-    run: TrainingRun, shipped: CoefficientFile, calibration: Calibration | None = None
-) -> RunExplanation:
-    """The explanation of a completed run's prediction, with a calibration of the shipped file."""
-    file = calibrated(shipped, calibration)
-    known = calibrated_knowledge(calibration)
-    priced = price_runs([run], file)
+def explain_run(run: TrainingRun, calibration: Calibration | None = None) -> RunExplanation:
+    """The explanation of a completed run's prediction."""
+    shipped, known = shipped_coefficients(), calibrated_knowledge(calibration)
+    priced = price_runs([run], calibrated(calibration))
     x, assigned, values, c = priced.x, priced.assigned, priced.values, priced.c
     total = float(priced.parts.total_s[0])
     slopes = log_slopes(x, c)
@@ -121,7 +122,7 @@ def explain_run(
         run=run,
         lines=step_lines(x, c),
         step=IntervalUsed(
-            interval=step_intervals([run], [total], [spread], file)[0],
+            interval=step_intervals([run], [total], [spread], calibration)[0],
             basis="the fitted model",
             rows=shipped.runs,
             spread=spread,
@@ -134,7 +135,7 @@ def explain_run(
                 origin=_origin(name, assigned.families[i], overridden, shipped),
                 weight=weights[i],
                 spread=spreads[i],
-                sources=file.sources_of.get(name, 0),
+                sources=shipped.sources_of.get(name, 0),
             )
             for i, name in enumerate(assigned.names)
             if abs(weights[i]) > _NO_WEIGHT

@@ -23,7 +23,7 @@ from profiles.errors import InputError, UnknownNameError
 from simulator.training_run.fit.step_spread import Knowledge, coefficient_spreads, shipped_knowledge
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.coefficient_kinds import BY_NAME, KINDS
-from simulator.training_run.step.coefficients import CoefficientFile
+from simulator.training_run.step.coefficients import CoefficientFile, shipped_coefficients
 from simulator.training_run.step.step_slopes import log_slopes
 from simulator.training_run.step.step_time import price_runs, step_parts
 
@@ -151,8 +151,9 @@ def read_calibration(path: str | Path) -> Calibration:
     return read_document(path, Calibration, schema=CALIBRATION_SCHEMA)
 
 
-def calibrated(shipped: CoefficientFile, calibration: Calibration | None) -> CoefficientFile:
+def calibrated(calibration: Calibration | None) -> CoefficientFile:
     """The shipped coefficients, replaced by those of a calibration."""
+    shipped = shipped_coefficients()
     if calibration is None:
         return shipped
     return replace(shipped, values={**shipped.values, **calibration.values})
@@ -179,9 +180,9 @@ def calibrated_knowledge(calibration: Calibration | None) -> Knowledge:
     )
 
 
-def shipped_hash(shipped: CoefficientFile) -> str:
-    """The value of `Calibration.based_on`."""
-    return content_hash(shipped.values)
+def shipped_hash() -> str:
+    """The value of `Calibration.based_on` for the shipped coefficients."""
+    return content_hash(shipped_coefficients().values)
 
 
 def recalibrate(

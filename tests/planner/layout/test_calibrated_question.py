@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from planner.layout.layout_question import coefficients_of
-from simulator.training_run.fit.recalibration import Calibration
+from planner.layout.layout_question import LayoutSolver
+from simulator.training_run.fit.recalibration import Calibration, calibrated
 from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question
 
@@ -21,7 +21,10 @@ def test_a_calibration_replaces_shipped_values():
         values={"level.megatron-core": 1.3},
     )
     shipped = shipped_coefficients().values
-    mine = coefficients_of(replace(question(), calibration=made)).values
+    mine = calibrated(made).values
     assert mine["level.megatron-core"] == 1.3
     assert {**mine, "level.megatron-core": 0} == {**shipped, "level.megatron-core": 0}
-    assert coefficients_of(question()) == shipped_coefficients()
+    assert calibrated(None) == shipped_coefficients()
+    solver, asked = LayoutSolver(clock=lambda: 0.0), question()
+    plain, slower = solver.search(asked), solver.search(replace(asked, calibration=made))
+    assert slower.values[0] > plain.values[0]

@@ -12,7 +12,6 @@ from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_name
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.runs.network_text import network_of
 from simulator.training_run.framework.framework import load_framework
-from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.layout.asked import question
 from tests.simulator.described_runs import LLAMA_8B
 
@@ -54,7 +53,7 @@ def two_sites(*, network: float = 1.0, line: float = 1.0) -> Cluster:
 
 
 def test_each_change_is_the_best_of_a_question_that_is_changed_so() -> None:
-    solver = LayoutSolver(coefficients=shipped_coefficients(), clock=lambda: 0.0)
+    solver = LayoutSolver(clock=lambda: 0.0)
     asked = question(on="4x8xh100-sxm", batch=64, cp=(1,), micro_batch=(1,), zero=(1,))
     asked = replace(asked, cluster=two_sites())
     best = solver.best(asked)

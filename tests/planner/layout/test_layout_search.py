@@ -9,7 +9,7 @@ import pytest
 
 from planner.axes import Axes
 from planner.layout.layout_plan import plan_layout
-from planner.layout.layout_question import LayoutSolver, context_of, solve_layouts
+from planner.layout.layout_question import LayoutSolver, context_of
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import legal_layouts
 from profiles.document import encode
@@ -17,7 +17,6 @@ from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.footprint import footprint
 from simulator.training_run.framework.framework import framework_names, load_framework, memory_of
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.work.stage_layers import stage_layers
 from tests.planner.layout.asked import question, seconds_of, solved
 
@@ -278,10 +277,10 @@ def test_a_limit_counts_from_the_start_whatever_the_clock_says():
 def test_what_is_proved_at_any_time_is_below_the_best(nodes, seconds):
     """Of 40 devices the best leaves eight idle: such layouts are searched last."""
     asked = question(schedule=("zb-h1", "1f1b"), on=f"{nodes}x8xh100-sxm", batch=16)
-    ticks, coefficients = itertools.count(1000.0), shipped_coefficients()
-    best = solve_layouts(asked, coefficients, clock=lambda: 0.0)
+    ticks = itertools.count(1000.0)
+    best = LayoutSolver(clock=lambda: 0.0).search(asked)
     end_s = 1002.0 + seconds  # the clock is read before the search and at its start
-    solver = LayoutSolver(coefficients=coefficients, clock=lambda: next(ticks), end_s=end_s)
+    solver = LayoutSolver(clock=lambda: next(ticks), end_s=end_s)
     early = solver.search(asked)
     assert not early.complete
     assert 0.5 * best.values[0] < early.bound_s < best.values[0] == best.bound_s

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from planner.axes import AXES, Axes
-from planner.layout.layout_question import context_of, solve_layouts
+from planner.layout.layout_question import LayoutSolver, context_of
 from planner.layout.layout_relax import _faster_network
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import Layouts, legal_layouts
@@ -18,7 +18,6 @@ from profiles.hardware.catalogue.catalog import get_cluster, get_device
 from simulator.memory.footprint import footprint
 from simulator.training_run.fit.memory_interval import out_of_memory_probability
 from simulator.training_run.run.training_run import setting_of
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.work.stage_layers import stage_layers
 from tests.planner.layout.asked import question, seconds_of
 
@@ -48,12 +47,13 @@ SMALL = asked_of((1, 2), NODES[:-1])
 ASKED = asked_of((1, 2, 3, 5, 8), NODES)
 
 
-def fastest(asked, **more):
+SOLVER = LayoutSolver(clock=lambda: 0.0)
+
+
+def fastest(asked, solver=SOLVER, **more):
     """The best layout, or None where none fits."""
     try:
-        outcome = solve_layouts(
-            asked, shipped_coefficients(), clock=more.pop("clock", lambda: 0.0), **more
-        )
+        outcome = solver.search(asked, **more)
     except InputError:
         return None
     return outcome.layouts[0] if outcome.layouts else None
@@ -95,7 +95,8 @@ def check(words, change, amount):
 
         def within(limit):
             ticks[0] = 0.0
-            return seconds(asked, clock=clock, time_limit_s=limit)
+            # The clock is read once before the search begins.
+            return seconds(asked, solver=LayoutSolver(clock=clock, end_s=limit + 1.0))
 
         assert now <= within(10.0 + 20.0 * amount) * SAME <= within(10.0) * SAME**2
     if best is not None:

@@ -11,7 +11,7 @@ import pytest
 from planner.axes import Axes
 from planner.blocks.answer import SearchOptions
 from planner.blocks.block_search import search
-from planner.layout.layout_question import LayoutQuestion, context_of, solve_layouts
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver, context_of
 from planner.layout.prices import RECOMPUTE, SCHEDULES, legal_layouts
 from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
@@ -22,7 +22,6 @@ from simulator.schedules.in_flight import most_in_flight
 from simulator.schedules.schedule import Rows, ScheduleKind, ScheduleOptions, register
 from simulator.training_run.framework.framework import load_stack
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.training_run.step.step_time import price_runs
 from simulator.values.runnable import runnable_schedules
 from simulator.values.workload import Workload
@@ -59,7 +58,7 @@ def question(stack: str, **space: object) -> LayoutQuestion:
 
 
 def planned(asked: LayoutQuestion) -> TrainingRun:
-    outcome = solve_layouts(asked, shipped_coefficients(), clock=lambda: 0.0)
+    outcome = LayoutSolver(clock=lambda: 0.0).search(asked)
     return outcome.layouts[0].run
 
 

@@ -32,7 +32,7 @@ def test_the_front_of_memory_is_that_of_enumeration():
         if memory < least:
             least = memory
             front.append((step_s, memory))
-    found = memory_front(asked, shipped_coefficients())
+    found = memory_front(asked)
     assert len(found) > 3
     assert [one.memory.needed_bytes for one in found] == pytest.approx([m for _, m in front])
     assert [one.step_time_s for one in found] == pytest.approx([s for s, _ in front], rel=1e-9)
@@ -40,7 +40,7 @@ def test_the_front_of_memory_is_that_of_enumeration():
 
 def test_fewer_devices_are_cheaper_and_slower():
     asked = question("llama-3.1-70b", "16x8xh100-sxm", batch=64)
-    front = device_front(asked, shipped_coefficients(), clock=lambda: 0.0)
+    front = device_front(asked, clock=lambda: 0.0)
     assert front[0][0].num_devices == 128
     times = [layout.step_time_s for _, layout in front]
     costs = [part.num_devices * layout.step_time_s for part, layout in front]
@@ -54,4 +54,4 @@ def test_a_cluster_without_a_count_of_nodes():
     asked = question()
     unnamed = replace(asked, cluster=replace(asked.cluster, name="ours"))
     with pytest.raises(InputError, match="--pareto usd needs a cluster such as"):
-        device_front(unnamed, shipped_coefficients(), clock=lambda: 0.0)
+        device_front(unnamed, clock=lambda: 0.0)

@@ -7,7 +7,6 @@ from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.loaders import resolve_model
 from profiles.sourced import SourcedRange
 from simulator.goodput.reliability_inputs import DEFAULT
-from simulator.training_run.step.coefficients import shipped_coefficients
 from simulator.values.prediction import Interval
 
 PUE = SourcedRange(value=1.2, low=1.1, high=1.3, source="assumed here", date="2026-11-22")
@@ -45,5 +44,5 @@ def size_question(model="gpt2", tokens=1e11, minimise="cost", stacks=("megatron-
 
 
 def sized(question, picked=None, **more):
-    solver = LayoutSolver(coefficients=shipped_coefficients(), **{"clock": lambda: 0.0, **more})
+    solver = LayoutSolver(**{"clock": lambda: 0.0, **more})
     return size_device(question, picked or question.choices[0], solver)

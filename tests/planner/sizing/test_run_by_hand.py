@@ -16,7 +16,6 @@ from simulator.energy import carbon, run_energy
 from simulator.goodput.reliability_inputs import DEFAULT
 from simulator.mfu import model_flop_per_token
 from simulator.money import RunStorage
-from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.sizing.sized_questions import PUE, choice, size_question, sized
 
 # A run in which nothing fails, is saved, waits or varies.
@@ -24,7 +23,7 @@ NEVER = dict.fromkeys(("device_hours_per_failure", "maintenance_device_hours"), 
 NOTHING = dict.fromkeys(("slow_devices", "evaluation_share", "checkpoint_blocking_share"), 0.0)
 SURE = replace(DEFAULT.sure(), spare_nodes=1, **NEVER, **NOTHING)
 QUESTION = replace(size_question(), reliability=SURE)
-SOLVER = LayoutSolver(coefficients=shipped_coefficients(), clock=lambda: 0.0)
+SOLVER = LayoutSolver(clock=lambda: 0.0)
 SEARCH = search_with(SOLVER)
 USD = replace(PUE, value=1.0, low=1.0, high=1.0)
 STORAGE = RunStorage(
@@ -44,7 +43,7 @@ def run():
 
 def outlook(run, runs=400, **changes):
     asked = replace(QUESTION, **changes)
-    return outlook_of(asked, run, shipped_coefficients(), seed=0, runs=runs)
+    return outlook_of(asked, run, seed=0, runs=runs)
 
 
 def mfu_of(run):

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from planner.layout.layout_question import solve_layouts
+from planner.layout.layout_question import LayoutSolver
 from planner.layout.layout_search import nodes_of_run
 from planner.sizing.sizing_search import goal_of, layout_question_of, plain_layout
 from profiles.errors import InputError
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import framework_names, load_framework
-from simulator.training_run.step.coefficients import shipped_coefficients
 from tests.planner.sizing.sized_questions import choice, size_question, sized
 from tests.simulator.described_runs import LLAMA_RUN, MIXTRAL
 
@@ -41,7 +40,7 @@ def enumerated(question, picked):
                     question, picked, stack, batch, picked.node_devices, nodes
                 )
                 try:
-                    found = solve_layouts(asked, shipped_coefficients(), clock=lambda: 0.0)
+                    found = LayoutSolver(clock=lambda: 0.0).search(asked)
                 except InputError:
                     continue
                 if not found.layouts:

@@ -20,7 +20,6 @@ from shardwright_frameworks.traces.nccl_tests import NcclOutput
 from shardwright_frameworks.traces.opened_log import open_log
 from simulator.training_run.fit.recalibration import Calibration, shipped_hash
 from simulator.training_run.run.training_run import TrainingRun
-from simulator.training_run.step.coefficients import shipped_coefficients
 
 LINK_METHOD = (
     "measured over assumed time of collectives alone (the plug-in frameworks, measured_links.py)"
@@ -49,7 +48,7 @@ def calibrate_from_logs(
     logs = [path for path in sources if path not in benchmarks]
     links = None
     if benchmarks:
-        links = measured_cluster(benchmarks, shipped_coefficients(), device)
+        links = measured_cluster(benchmarks, device)
         show(links_report(links))
     named = ", ".join(path.name for path in sources[:3]) + (", ..." if len(sources) > 3 else "")
     if not logs and links is not None:
@@ -99,7 +98,7 @@ def _of_links(links: MeasuredCluster, source: str) -> Calibration:
         method=LINK_METHOD,
         date=datetime.date.today().isoformat(),
         runs=0,
-        based_on=shipped_hash(shipped_coefficients()),
+        based_on=shipped_hash(),
         error_before=links.factors.error_before,
         residual=links.factors.error_after,
         left_out_error=links.factors.error_after,

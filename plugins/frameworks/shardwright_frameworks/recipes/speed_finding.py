@@ -6,7 +6,7 @@ import time
 
 from planner.axes import Axes
 from planner.layout.layout_choice import layout_prediction
-from planner.layout.layout_question import LayoutQuestion, coefficients_of, solve_layouts
+from planner.layout.layout_question import LayoutQuestion, LayoutSolver
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.units import format_percent, format_time
 from shardwright.runs.predict_runs import PredictedRow
@@ -56,14 +56,8 @@ def judge_speed(run: ImportedRun, made: PredictedRow, time_limit_s: float) -> tu
         precision=planned.precision,
         space=Axes(),
     )
-    start = time.monotonic()
-    outcome = solve_layouts(
-        question,
-        coefficients_of(question),
-        clock=lambda: time.monotonic() - start,
-        time_limit_s=time_limit_s,
-        runners_up=0,
-    )
+    solver = LayoutSolver(clock=time.monotonic, end_s=time.monotonic() + time_limit_s)
+    outcome = solver.search(question)
     if not outcome.layouts:
         return ()
     best = outcome.layouts[0].run

@@ -24,7 +24,7 @@ from shardwright_frameworks.traces.nccl_tests import NcclCurve, NcclOutput
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.run.training_run import UnsupportedRunError
-from simulator.training_run.step.coefficients import CoefficientFile, assign
+from simulator.training_run.step.coefficients import assign, shipped_coefficients
 
 # A run needs a model; only the positions of its ranks are used here.
 ANY_MODEL = Transformer(
@@ -59,9 +59,7 @@ class MeasuredCluster:
     after: Mapping[str, float]
 
 
-def measured_cluster(
-    outputs: Mapping[Path, NcclOutput], shipped: CoefficientFile, on: str = ""
-) -> MeasuredCluster:
+def measured_cluster(outputs: Mapping[Path, NcclOutput], on: str = "") -> MeasuredCluster:
     """The coefficients of a cluster's links.
 
     on  the cluster, as for `plan --on`, or its device; "" if the output names its ranks
@@ -87,7 +85,9 @@ def measured_cluster(
     ]
     factors = link_factors(measured, links_of(run))
     assigned = assign([run])
-    known = dict(zip(assigned.names, assigned.from_file(shipped).tolist(), strict=True))
+    known = dict(
+        zip(assigned.names, assigned.from_file(shipped_coefficients()).tolist(), strict=True)
+    )
     before, after = {}, {}
     for kind, factor in zip(_KINDS, (factors.inner, factors.outer), strict=True):
         if factor is not None:
