@@ -81,8 +81,19 @@ def test_megatron_hides_all_to_alls_on_more_than_one_connection() -> None:
 
 
 def test_megatron_places_experts_in_every_second_layer():
-    found = flags(planned("llama-4-maverick", "megatron-core", tp=8, pp=4, dp=8, ep=8))
-    assert "--moe-layer-freq '([0,1]*24)'" in found
+    plan = planned("llama-4-maverick", "megatron-core", tp=8, pp=4, dp=8, ep=8)
+    assert "--moe-layer-freq '([0,1]*24)'" in flags(plan)
+    bridge = yaml.safe_load(files_of(plan, "megatron-bridge")["overrides.yaml"])
+    assert bridge["model"]["moe_layer_freq"] == [0, 1] * 24
+
+
+def test_bridge_places_experts_after_dense_layers_and_leaves_the_rest_dense():
+    plan = planned("llama-4-maverick", "megatron-core", tp=8, dp=8, ep=8)
+    model = replace(plan.run.model, first_dense_layers=3)
+    plan = replace(plan, run=replace(plan.run, model=model))
+    assert "--moe-layer-freq '([0]*3+[0,1]*22+[0]*1)'" in flags(plan)
+    bridge = yaml.safe_load(files_of(plan, "megatron-bridge")["overrides.yaml"])
+    assert bridge["model"]["moe_layer_freq"] == [0] * 3 + [0, 1] * 22 + [0]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -111,8 +112,8 @@ def _model(model: Mapping[str, Any], parallelism: Mapping[str, Any]) -> dict[str
         elif name == "window_size":
             found[name] = [int(part) for part in str(value).split(",")]
         elif name == "moe_layer_freq":
-            dense, rest = (int(part.split("*")[1]) for part in str(value).strip("()").split("+"))
-            found[name] = [0] * dense + [1] * rest
+            parts = (part.split("*") for part in str(value).strip("()").split("+"))
+            found[name] = [place for unit, n in parts for place in json.loads(unit) * int(n)]
         elif _MODEL_NAMES.get(name, name) not in found:
             found[_MODEL_NAMES.get(name, name)] = value
     if model.get("swiglu"):
