@@ -19,7 +19,7 @@ from dataclasses import replace
 from profiles.errors import InputError
 from profiles.model.figures.figures_from_config import figures_of_config
 from profiles.model.figures.transformer import Transformer
-from profiles.model.loaders import resolve_model
+from profiles.model.loaders import model_named, resolve_model
 from shardwright.runs.complete_words import DescribedRow
 from shardwright.runs.known_models import KnownModel, known_model
 from shardwright.runs.run import PublishedRun
@@ -52,14 +52,30 @@ def complete_model(row: DescribedRow, seq_len: int, degrees: Degrees) -> Transfo
     """The run's transformer. Positions are learned for the tokens of a sequence; tensor-parallel
     ranks must divide the heads, and stages the layers.
 
-    Raises InputError if the row and the name state too little or contradict each other.
+    Raises InputError if the row and the name state too little or contradict each other, and for
+    layers that our executor's counts leave out.
     """
     known = _known(row.run.model)
     if known is not None and known.unsupported:
         raise InputError(f"{known.name}: {known.unsupported}")
     if known is not None and known.figures is not None:
-        return _with_options(row.run, _of_known(row, known, known.figures, seq_len))
-    return _with_options(row.run, _of_rules(row, seq_len, degrees))
+        model = _with_options(row.run, _of_known(row, known, known.figures, seq_len))
+    else:
+        model = _with_options(row.run, _of_rules(row, seq_len, degrees))
+    if row.stack.own_executor:
+        _need_counted(row.run.model, model)
+    return model
+
+
+def _need_counted(name: str, model: Transformer) -> None:
+    shipped = model_named(name.removeprefix(CATALOG))
+    kin = figures_of_config(resolve_model(shipped).config, shipped) if shipped else model
+    if parts := model.uncounted or kin.uncounted:
+        raise InputError(
+            f"{name}: rows of our executor are priced by the layers of Llama, BERT and GPT-2, and "
+            f"these layers have {parts}; shardwright plan --stack torch, with its degrees pinned, "
+            "prices it block by block"
+        )
 
 
 def _with_options(run: PublishedRun, model: Transformer) -> Transformer:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from profiles.errors import InputError
 from shardwright.runs.complete import complete_run
 from shardwright.runs.complete_model import parameters_in_name
 from shardwright.runs.run import PublishedRun
@@ -44,6 +45,30 @@ def test_layers_come_from_the_name() -> None:
     # Of 13824, 108 heads of 128 do not divide by tp=8; 96 of 144 is the nearest that does.
     other = complete_run(replace(run, hidden_size=13824, ffn_size=55296)).model
     assert (other.num_heads, other.head_size) == (96, 144)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"), [("Gemma 2 9B", "four norms"), ("mixtral-8x7b", "experts")]
+)
+def test_rows_of_our_executor_need_layers_that_it_counts(name: str, parts: str) -> None:
+    run = PublishedRun(
+        row=2,
+        id="1",
+        source="mine",
+        model=name,
+        device="h100-sxm-80gb",
+        num_devices=16,
+        dp=16,
+        zero_stage=3,
+        micro_batch=1,
+        global_batch=64,
+        seq_len=4096,
+        framework="torchtitan",
+    )
+    assert complete_run(run).model.num_layers in (42, 32)
+    with pytest.raises(InputError, match=f"these layers have {parts}.*block by block"):
+        complete_run(replace(run, framework="shardwright"))
+    assert complete_run(replace(run, model="Qwen3 8B", framework="shardwright")).model.num_layers
 
 
 @pytest.mark.parametrize(
