@@ -128,11 +128,28 @@ def rows(*texts):
         (("0B0 0F0", "1F0 1B0"), "wait for each other"),
         (("0F0 0B0", "1B0 1F0"), "never ends"),
         (("0F0 0B0", "1F0 1B0 2F0"), "unknown stage"),
+        (("0F0 0B0", "1F0 1B0 1F1"), "1F1: its stage does not run this micro-batch"),
+        (("0F0 0I0", "1F0 1B0"), "0 W actions for 1 I actions"),
+        (("0F0 0W0 0I0", "1F0 1B0"), "0W0 wait for each other"),
+        # A W after a B, and an I without one.
+        (("0F0 0B0 0W0", "1F0 1I0"), "0W0 wait for each other"),
     ],
 )
 def test_a_wrong_schedule_is_refused(ranks, says):
     with pytest.raises(InputError, match=says):
         Schedule(name="mine", num_microbatches=1, stage_to_rank=(0, 1), ranks=rows(*ranks))
+
+
+@pytest.mark.parametrize(("stages", "micro"), [(3, 2), (2, 3)])
+def test_copies_of_the_model_share_stages_and_micro_batches_equally(stages, micro):
+    with pytest.raises(InputError, match=f"must divide {stages} stages and {micro} micro-batches"):
+        Schedule(
+            name="mine",
+            num_microbatches=micro,
+            stage_to_rank=tuple(range(stages)),
+            ranks=((),) * stages,
+            copies=2,
+        )
 
 
 @pytest.mark.parametrize(
