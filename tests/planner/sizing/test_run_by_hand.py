@@ -7,11 +7,14 @@ import pytest
 
 from planner.layout.layout_question import LayoutSolver
 from planner.sizing.run_outlook import outlook_of
+from planner.sizing.size_limits import binding_limit
+from planner.sizing.size_question import TOKENS
 from planner.sizing.size_run import answer_of, at_nodes, gains_of, runs_to_compare
 from planner.sizing.size_run import search_here as search_with
 from planner.sizing.sizing_search import question_of_run
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.prices.storage_price import StoragePrice
+from profiles.units import format_usd
 from simulator.energy import carbon, run_energy
 from simulator.goodput.reliability_inputs import DEFAULT
 from simulator.mfu import model_flop_per_token
@@ -147,3 +150,52 @@ def test_more_memory_gains_what_a_larger_device_would():
     found = gains["8 GiB more memory per device"].days
     assert found == days[0]
     assert found != days[1]
+
+
+def test_more_dollars_buy_the_fastest_run_that_they_pay_for():
+    question = size_question("llama-3.1-8b", batches=(256,), choices=(choice(most=4),))
+    question = replace(question, reliability=replace(SURE, spare_nodes=0))
+    best = sized(question).best
+    runs = [at_nodes(question, best, nodes, SOLVER) for nodes in range(1, 5)]
+    fastest = min((run for run in runs if run.usd <= 1.05 * best.usd), key=lambda run: run.hours)
+    assert fastest.usd > best.usd
+    gains = {gain.change: gain for gain in gains_of(question, best, SOLVER)}
+    found = gains[f"up to {format_usd(0.05 * best.usd)} more, spent on speed"]
+    expected = ((fastest.hours - best.hours) / 24, fastest.usd - best.usd)
+    assert (found.days, found.usd) == pytest.approx(expected)
+
+
+# Runs of 48 hours and $900 that were chosen; a faster, a cheaper, and a worse one.
+FASTER, CHEAPER, WORSE = (24.0, 1200.0), (72.0, 800.0), (72.0, 1200.0)
+LATE = "the deadline: 16 h100-sxm would take 3 d and $800.00"
+DEAR = "the budget: 16 h100-sxm would take 1 d and $1.20 k"
+BATCH = "the batch: more nodes leave too little work for each"
+NO_LIMIT = "no limit: fewer nodes lack memory or lose speed, more scale worse"
+
+
+@pytest.mark.parametrize(
+    ("goal", "limits", "nodes", "others", "expected"),
+    [
+        (TOKENS, (1000.0, 60.0), (1, 2, 9), (), "the budget of $1.00 k"),
+        (TOKENS, (1000.0, 50.0), (1, 2, 9), (), "the deadline of 2.08 d"),
+        (TOKENS, (1000.0, None), (2, 2, 2), (), "the budget of $1.00 k and the nodes given, 2"),
+        (TOKENS, (1000.0, None), (1, 2, 9), (FASTER, CHEAPER), "the budget of $1.00 k"),
+        ("cost", (None, 72.0), (1, 2, 9), (CHEAPER,), NO_LIMIT),
+        ("cost", (None, 71.0), (1, 2, 9), (WORSE, CHEAPER), LATE),
+        ("time", (1200.0, None), (1, 2, 9), (FASTER,), BATCH),
+        ("time", (1100.0, None), (1, 2, 9), (WORSE, FASTER), DEAR),
+        ("time", (None, None), (1, 9, 9), (WORSE,), "the most nodes allowed, 9"),
+        ("cost", (None, None), (2, 2, 9), (), "the fewest nodes allowed, 2"),
+        ("cost", (None, None), (1, 1, 9), (), NO_LIMIT),
+        ("devices", (None, None), (1, 1, 9), (), "no limit: one node is the fewest there is"),
+        ("devices", (None, None), (1, 2, 9), (), "memory: fewer nodes do not hold the model"),
+    ],
+)
+def test_the_binding_limit_by_hand(run, goal, limits, nodes, others, expected):
+    usd, hours = limits
+    keeps = {"budget_usd": usd, "deadline_s": hours and hours * 3600}
+    asked = replace(QUESTION, minimise=goal, tokens=None if goal == TOKENS else 1e11, **keeps)
+    fewest, number, most = nodes
+    base = replace(run, choice=replace(run.choice, fewest=fewest, most=most), nodes=number)
+    runs = [replace(base, hours=hours, usd=usd, nodes=2) for hours, usd in others]
+    assert binding_limit(asked, replace(base, hours=48.0, usd=900.0), runs) == expected
