@@ -138,6 +138,7 @@ def test_the_optimum_of_enumeration(name):
         min(seconds_of(fitting)), rel=1e-9
     )
     assert answer.considered == answer.too_big + answer.pruned + answer.refined
+    assert answer.too_big <= len(layouts) - len(fitting)
 
 
 @pytest.mark.parametrize(("allowed", "shares"), [(False, {False}), (True, {False, True})])
