@@ -23,17 +23,17 @@ def chosen(**pins: tuple[int | str, ...]) -> LayoutChoice:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "off"), [("1f1b", 1e-9), ("gpipe", 1e-9), ("interleaved", 0.02)]
+    ("schedule", "off"), [("1f1b", 1e-9), ("gpipe", 1e-9), ("interleaved", 0.02), ("zb-h1", 0.02)]
 )
 def test_the_timeline_ends_with_the_step_and_runs_every_pass(schedule: str, off: float) -> None:
-    """Interleaved stages idle by an estimate: one line says how far the timeline is off."""
+    """The idle time of some schedules is estimated: one line says how far the timeline is off."""
     choice = chosen(schedule=(schedule,))
     step = layout_timeline(choice)
     assert step.step_time_s == choice.prediction.step_time_s
     assert abs(step.timeline_gap) < off
     assert ("The timeline ends" in timeline_note(step)) == (off > 1e-3)
     run = choice.run
-    passes = [event for event in step.events if event.name.lstrip("0123456789")[:1] in "FB"]
+    passes = [event for event in step.events if event.name.lstrip("0123456789")[:1] in "FBI"]
     assert len(passes) == 2 * run.num_microbatches * run.degrees.pp * run.degrees.vpp
     # Every micro-batch crosses the cuts between stages twice.
     sends = [event for event in step.events if event.stream == "send"]
@@ -42,6 +42,20 @@ def test_the_timeline_ends_with_the_step_and_runs_every_pass(schedule: str, off:
     assert sorted({event.rank for event in step.events}) == [0, 4, 8, 12]
     full = max(rank.peak_bytes for rank in step.ranks)
     assert full <= choice.prediction.peak.value * 1.001
+    for rank in step.ranks:
+        # A forward keeps its activations from its start to the end of its B or W.
+        own = [event for event in step.events if event.rank == rank.rank and event.stream != "send"]
+        begun = [event.start_s for event in own if "F" in event.name]
+        freed = [event.end_s for event in own if set(event.name) & {"B", "W"}]
+        held = {
+            at: sum(t <= at for t in begun) - sum(t <= at for t in freed)
+            for at in (0.0, *begun, *freed)
+        }
+        base = rank.static_bytes + rank.communication_bytes
+        each = rank.activations_bytes / max(held.values())
+        found = {sample.time_s: sample.memory_bytes for sample in rank.timeline}
+        assert found == pytest.approx({at: base + each * count for at, count in held.items()})
+        assert found[rank.peak_time_s] == max(found.values())
 
 
 def test_parts_that_take_twice_as_long_end_at_twice_the_time() -> None:

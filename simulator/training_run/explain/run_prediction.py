@@ -224,7 +224,7 @@ def _held(timeline: Timeline, pp_rank: int) -> tuple[tuple[float, float], ...]:
         held += 1 if starts else -1
         when = (timeline.start_s if starts else timeline.end_s)[index]
         course.append((when, float(held)))
-    most = max(level for _, level in course) or 1.0
+    most = max(level for _, level in course)
     return tuple((time_s, level / most) for time_s, level in course)
 
 
