@@ -51,8 +51,10 @@ class Sharing:
 
     @property
     def moves_blocks(self) -> bool:
-        """Whether weights or gradients of blocks are allocated while micro-batches run."""
-        return self.sharded and (self.zero_stage == 3 or not self.pipelined)
+        """Whether weights or gradients of blocks are allocated while micro-batches run. In fp32,
+        the ops of a pipeline add gradients to their sums."""
+        mixed = self.sizes.working_copy_bytes > 0
+        return self.sharded and (self.zero_stage == 3 or mixed or not self.pipelined)
 
     @property
     def once_per_step(self) -> bool:

@@ -30,8 +30,9 @@ whole until those of the first call; under ZeRO 1 and 2 the weights freed by the
 for them.
 
 In a pipeline, gradients are whole during the whole step, and so are weights except under ZeRO 3.
-Only the weights that ZeRO 3 gathers are counted here, in each block that reads them. The first
-block of a stage has no previous unit.
+Only the weights that ZeRO 3 gathers are counted here, in each block that reads them, and in mixed
+precision the c T gradients, which are added to sums of g T at the end of the unit's backward. The
+first block of a stage has no previous unit.
 Comparison with measured peaks: tests/oracles/test_sharded_memory.py,
 tests/executor/fake_accelerator.
 """
@@ -134,7 +135,7 @@ def unit_buffers(
     stays_whole = group.zero_stage <= 2
     root, read, blocks = _units(graph, dp, frozenset(chain.from_iterable(tied)))
     if group.pipelined:
-        root, read, blocks = _NONE, [{} for _ in read], _weights_alone(graph, dp)
+        root, read, blocks = _NONE, [{} for _ in read], _units_of_stages(graph, group)
     # Copies of a unit's elements while it is gathered; elements of units that stay whole while
     # others run.
     copies = 2 + (1 / dp if on_cpu and group.sizes.working_copy_bytes else 0.0)
@@ -265,19 +266,22 @@ def _units(
     return _unit(root, dp), read, blocks
 
 
-def _weights_alone(graph: ModelGraph, dp: int) -> list[list[_Unit]]:
-    """The units of each block without gradients; weights that several blocks read are in each of
-    them."""
-    return [
-        [
-            _Unit(
-                total=sum(padded_elements(p.spec, dp) for p in group.values()),
-                rearranged=_rearranged(group, dp),
-            )
-            for group in groups.values()
-        ]
-        for groups in _modules(graph)
-    ]
+def _units_of_stages(graph: ModelGraph, group: DataGroup) -> list[list[_Unit]]:
+    """The units of each block of a pipeline; weights that several blocks read are in each of them.
+    Only elements that are not whole during the whole step: of weights under ZeRO 3, of gradients in
+    mixed precision."""
+    gathered, cast = group.zero_stage == 3, group.sizes.working_copy_bytes > 0
+
+    def moved(unit: _Unit) -> _Unit:
+        return _Unit(
+            total=unit.total * gathered,
+            rearranged=unit.rearranged * gathered,
+            trained=unit.trained * cast,
+            widest=unit.widest * cast,
+        )
+
+    dp = group.degrees.shard_replicas
+    return [[moved(_unit(own, dp)) for own in groups.values()] for groups in _modules(graph)]
 
 
 def _modules(graph: ModelGraph) -> list[dict[str, dict[str, Parameter]]]:

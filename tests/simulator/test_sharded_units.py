@@ -221,17 +221,27 @@ def test_what_two_blocks_read_is_the_root_s_and_gathered_all_along():
     assert found[3].backward == 2 * V + 2 * 2 * L + 2 * L
 
 
-def test_a_pipeline_gathers_block_by_block_under_zero_3_and_sums_nothing():
+def test_a_pipeline_gathers_block_by_block_under_zero_3():
     table, layer, head = buffers(3, pp=2)
     alone = buffers(3)[1]
     assert (layer.forward, layer.gathering) == (alone.forward, alone.gathering)
     # The layer before one is fetched ahead; before the first, the table.
-    assert layer.backward == 2 * L + 2 * max(L, V)
-    assert layer.summing == 2 * max(L, V)
+    assert layer.backward == 2 * L + 2 * max(L, V) + 2 * L / 2
+    assert layer.summing == 2 * max(L, V) + 2 * L
     assert (table.backward, head.backward) == (2 * V, 2 * V + 2 * L)
     # A table that both ends of the pipeline hold is gathered by neither for the layers between.
     assert buffers(3, pp=2, tied=True)[1].forward == layer.forward
-    assert not any(map(any, buffers(2, pp=2)))
+
+
+def test_gradients_of_a_pipeline_are_added_to_sums_of_another_type_behind_the_unit():
+    none = UnitBuffers()
+    _, layer, _ = buffers(2, pp=2)
+    # Weights are whole. One of the two gradients is next to that which is being made.
+    assert layer == none._replace(backward=2 * L / 2, ending=2 * L, summing=2 * L)
+    graph = HandMadeModel(2).at(1)
+    for zero_stage, precision in ((0, "bf16"), (2, "fp32")):
+        group = replicas(cluster(), dp=4, pp=2, zero_stage=zero_stage, precision=precision)
+        assert set(unit_buffers(graph, group)) == {none}
 
 
 def test_the_first_block_of_a_stage_has_none_before_it():
@@ -239,7 +249,7 @@ def test_the_first_block_of_a_stage_has_none_before_it():
     model = HandMadeModel(2).at(1)
     _, first, second, head = unit_buffers(model, group, openings={0, 2})
     assert first.gathering == 2 * V + 4 * L
-    assert (second.gathering, second.backward) == (4 * L, 2 * L)
+    assert (second.gathering, second.backward) == (4 * L, 2 * L + 2 * L / 2)
     assert head.gathering == 2 * L + 4 * V
 
 
