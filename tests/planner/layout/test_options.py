@@ -241,7 +241,10 @@ def test_bad_input():
         ({"local_workers": 1}, "--local-workers must be 2 or more"),
         ({"wide_layers": -1}, "--wide-layers must be 0 or more"),
         ({"activation_offloads": (1.5,)}, "shares of the saved activations from 0 to 1"),
-        ({"compressions": ("powersgd",)}, "--compress: .*powersgd-4"),
+        *(
+            ({"compressions": (text,)}, "--compress: .*powersgd-4")
+            for text in ("powersgd", "powersgd-0", "powersgd-1.5", "topk-0", "topk-1.5", "top-1")
+        ),
     ):
         with pytest.raises(InputError, match=words):
             RequestedOptions(**wrong)
