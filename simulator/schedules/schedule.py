@@ -252,9 +252,9 @@ class ScheduleOptions:
                       (arXiv 2401.10241, section 2.3); 1 keeps all of them
     """
 
-    stages_per_rank: int = 1
-    durations: Durations | None = None
-    kept_for_weights: float = 1.0
+    stages_per_rank: int
+    durations: Durations | None
+    kept_for_weights: float
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.kept_for_weights <= 1.0:
