@@ -274,16 +274,27 @@ class CellMemory:
         return self._known.computed(("activations", tp, micro_batch), find)
 
 
-def edges(over: Array, *, branched: bool = False) -> Array:
+def edges(over: Array, tables: Array, *, branched: bool = False) -> Array:
     """[m - 1, m] bytes per micro-batch that a stage keeps in addition to the inputs and saved
-    tensors of its blocks: its outputs (simulator/memory/blocks.py, stage_bytes).
+    tensors of its blocks: its outputs and tables (simulator/memory/blocks.py, stage_bytes).
 
     over      [m] bytes that cross each cut
+    tables    [m - 1, m] of `table_bytes`
     branched  blocks save their outputs instead of their inputs, so the stage's inputs are added
               here
     """
     kept = over[:-1, None] if branched else np.ceil(over)[None, :]
-    return np.broadcast_to(kept, (len(over) - 1, len(over)))
+    return kept + np.ceil(tables)
+
+
+def table_bytes(graph: ModelGraph, lattice: BlockLattice) -> Array:
+    """[m - 1, m] the largest `table_bytes` of the blocks of a stage between two cuts."""
+    found = np.zeros((lattice.count - 1, lattice.count))
+    for size in sorted({kind.table_bytes for kind in graph.kinds} - {0}):
+        readers = [k for k, block in enumerate(graph.blocks) if block.table_bytes == size]
+        inside = lattice.holds[:, readers].sum(axis=1)
+        found[inside[None, :] > inside[:-1, None]] = size
+    return found
 
 
 def in_flight(cell: Cell) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array, Load, Partition, PartitionProblem, StageSlot
 from planner.costs.bound import ChainTotals, least_busiest_s, near_even_busiest_s, unequal_busiest_s
-from planner.costs.cell_memory import CellMemory, Places, edges, in_flight
+from planner.costs.cell_memory import CellMemory, Places, edges, in_flight, table_bytes
 from planner.costs.cell_times import CellTails, CellTimes
 from planner.costs.priced_model import Cache, PricedModel, kinds_by_cost, least_crossing, over_cuts
 from planner.costs.split_problem import Ranges, SplitProblem
@@ -148,7 +148,7 @@ class SimulatorCosts:
         degrees, stages = cell.degrees, range(cell.degrees.num_stages)
         graph = self.model.graph(cell.micro_batch, degrees.tp)
         lattice = self._lattice or prefixes(len(graph.chain))
-        over = self._over(cell, graph)
+        over, tables = self._over(cell, graph), table_bytes(graph, lattice)
         places = self.places.distinct(cell)
         position = {self.places.of(cell, rank): index for index, rank in enumerate(places)}
         at_rank = [position[self.places.of(cell, cell.rank_of(s))] for s in stages]
@@ -181,7 +181,7 @@ class SimulatorCosts:
                 cell,
                 kept,
                 over,
-                chain.first_bytes[at][lattice.first_blocks],
+                chain.first_bytes[at][lattice.first_blocks] + tables,
                 early=early,
                 branched=chain.branched,
             )
@@ -215,7 +215,7 @@ class SimulatorCosts:
             ),
             static_bytes=statics,
             tails_s=tails,
-            edge_bytes=edges(over, branched=chain.branched),
+            edge_bytes=edges(over, tables, branched=chain.branched),
             send_forward_s=sends,
             send_backward_s=sends,
             ideals=self._lattice,

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.cell import Cell
+from planner.chain.ideals import prefixes
 from planner.chain.partition import PartitionSolver, labels_of
 from planner.chain.problem import Array, PartitionProblem, StageSlot
 from planner.chain.stage_labels import StageLabels
-from planner.costs.cell_memory import CellMemory, edges
+from planner.costs.cell_memory import CellMemory, edges, table_bytes
 from planner.costs.priced_model import (
     ChainCosts,
     PricedModel,
@@ -196,6 +197,7 @@ class StagePrices:
         graph = self.model.graph(key.micro_batch, tp)
         chain, over = self._chain(tp, key.micro_batch, kind), over_cuts(graph)
         at = np.asarray(self.model.kinds(key.micro_batch, tp))
+        tables = table_bytes(graph, prefixes(at.size))
         n, room = at.size, self.types(tp)[kind].device.tensor_bytes
         depth = min(max(self.stages), n)
         in_flight = tuple(min(depth - stage, micro_batches) for stage in range(depth))
@@ -213,7 +215,7 @@ class StagePrices:
             cell,
             in_flight,
             over,
-            chain.first_bytes[at][:, None],
+            chain.first_bytes[at][:, None] + tables,
             early=early,
             branched=chain.branched,
         )
@@ -229,7 +231,7 @@ class StagePrices:
             ),
             static_bytes=statics,
             tails_s=(np.zeros((n, n + 1)),),
-            edge_bytes=edges(over, branched=chain.branched),
+            edge_bytes=edges(over, tables, branched=chain.branched),
             send_forward_s=np.zeros((depth, n)),
             send_backward_s=np.zeros((depth, n)),
         )

@@ -263,6 +263,9 @@ class Block:
     assumed_values    True if an assumed truth value (of `all()`, `any()`) decides which code runs
     freed_input_bytes  of `inputs`, freed by the end of the forward: no backward needs them (a norm
                       in 16 bits saves a copy in fp32). 0 in graphs with branches
+    table_bytes       kept tensors of earlier blocks that it reads and that depend on no weight
+                      (tables of positions, masks). Each stage computes its own
+    lent_bytes        of `saved`: tables that later blocks read
     weight_input_bytes, weight_output_bytes   operands of the weight gradients: bytes of the
                       distinct storages read by products with trainable parameters (including the
                       block's inputs), and bytes written by these products; None if not traced
@@ -286,6 +289,8 @@ class Block:
     expected_shapes: bool = False
     assumed_values: bool = False
     freed_input_bytes: int = 0
+    table_bytes: int = 0
+    lent_bytes: int = 0
     weight_input_bytes: int | None = None
     weight_output_bytes: int | None = None
 
@@ -454,8 +459,8 @@ def with_kind(block: Block) -> Block:
     """The block with its content hash, which does not depend on the label.
 
     The order of allocations is excluded (autograd may free a tensor one op earlier in one block
-    than in the next), as are the operands of weight gradients, inputs that are freed and the
-    kernels of an accelerator, which follow from the ops.
+    than in the next), as are the operands of weight gradients, inputs that are freed, tables and
+    the kernels of an accelerator, which follow from the ops.
     """
     bare = replace(
         block,
@@ -466,6 +471,8 @@ def with_kind(block: Block) -> Block:
         forward_changes=(),
         backward_changes=(),
         freed_input_bytes=0,
+        table_bytes=0,
+        lent_bytes=0,
         weight_input_bytes=None,
         weight_output_bytes=None,
     )

@@ -77,15 +77,17 @@ def stage_bytes(
                       a block's backward, the inputs saved by later blocks exist; its own are added
                       at its end. An unsplit B of such a schedule counts as an I
 
+    A stage has the tables of the block with the largest ones: most layers read the same.
     The gradients of the stage's outputs exist to the end of its backward. In a chain, the single
     gradient is counted for the last block only, which usually needs most. With branches, earlier
     blocks have gradients too, so they are counted for the whole step.
     """
     outputs = [block.output_bytes for block in blocks]
+    tables = max(block.table_bytes for block in blocks)
     if not branched:
         kept = (block.input_bytes - block.freed_input_bytes for block in blocks[1:])
         outputs = [*kept, sent]
-    held = first = 0.0 if passed_on else received
+    held = first = tables + (0.0 if passed_on else received)
     forward_peak = backward_peak = 0.0
     weights = [block.weight_bytes * splits_backward for block in blocks]
     aside = sum(weights)

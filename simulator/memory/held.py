@@ -53,6 +53,7 @@ class BlockBytes:
     weight_bytes         kept from I to W if the backward is split, for any recomputation: inputs of
                          matmuls with weights, and gradients of their outputs
                          (executor/split_backward.py); all saved bytes if these were not traced
+    table_bytes          kept tensors of earlier blocks that it reads (profiles/model/graph.py)
     input_bytes, output_bytes   tensors that cross the cuts before and after the block
     forward_transient_bytes, backward_transient_bytes   highest bytes alive while the block runs, in
                                                         addition to kept ones (backward: including
@@ -68,6 +69,7 @@ class BlockBytes:
     backward_transient_bytes: float
     parameters: tuple[Parameter, ...]
     freed_input_bytes: float = 0.0
+    table_bytes: float = 0.0
 
     def moved(self, sharing: Sharing) -> tuple[int, int, int]:
         """Elements per micro-batch that FSDP2 gathers for the forward, gathers for the backward,

@@ -155,11 +155,11 @@ def block_bytes(block: Block, recompute: Recompute) -> BlockBytes:
     """The block's bytes for a kind of recomputation, as in `price_block`."""
     inputs = float(sum(spec.memory_bytes for spec in block.inputs))
     outputs = float(sum(spec.memory_bytes for spec in block.outputs))
-    saved_none = float(block.saved_bytes)
+    saved_none = float(block.saved_bytes - block.lent_bytes)
     saved = _saved(block, _with_attention(recompute, block))
     # During recomputation, the tensors freed by the forward exist again.
     back = saved_none - saved
-    rise = block.forward_peak_bytes - saved_none
+    rise = float(block.forward_peak_bytes - block.saved_bytes)
     if back:
         # The forward frees these tensors as soon as no op needs them; it has at least the tensors
         # of its largest op at once.
@@ -174,6 +174,7 @@ def block_bytes(block: Block, recompute: Recompute) -> BlockBytes:
         backward_transient_bytes=block.backward_peak_bytes + back,
         parameters=block.parameters,
         freed_input_bytes=0.0 if recompute is Recompute.FULL else float(block.freed_input_bytes),
+        table_bytes=float(block.table_bytes),
     )
 
 
@@ -269,7 +270,7 @@ def _saved(block: Block, kind: Recompute) -> float:
     if kind is Recompute.FULL:
         return _saved_by_loss(block)
     if kind is Recompute.NONE:
-        return float(block.saved_bytes)
+        return float(block.saved_bytes - block.lent_bytes)
     outside: Iterable[SavedTensor] = (
         t for t in block.saved if not _inside(t.module, block.attention_module)
     )

@@ -26,7 +26,8 @@ class HandMadeModel:
 
     A layer: [tokens, width] x [width, 4 width] and back; its first product may be recomputed alone
     (as `attention`). Tensor parallelism splits the inner dimension. `frozen`: the embedding and the
-    first product of every layer are not trained. `freed`: no backward needs the inputs of blocks.
+    first product of every layer are not trained. `freed`: no backward needs the inputs of blocks;
+    layers read tables of half their size.
     If the head's weight is `tied`, one process adds its gradient to the embedding's.
     """
 
@@ -101,6 +102,7 @@ class HandMadeModel:
             attention_module="first",
             attention_input_bytes=moved,
             freed_input_bytes=freed,
+            table_bytes=freed // 2,
             forward_peak_bytes=5 * rows * inner,
             backward_peak_bytes=6 * rows * inner,
             collectives=()

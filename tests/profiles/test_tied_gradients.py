@@ -41,3 +41,11 @@ def test_inputs_that_a_norm_copies_are_freed(tmp_path):
     # In fp32 the norm saves its input itself; so does a LayerNorm.
     assert not any(block.freed_input_bytes for block in whole.blocks)
     assert not any(block.freed_input_bytes for block in graph_of("gpt2", tmp_path).blocks)
+
+
+def test_tables_of_positions_are_of_the_layers_that_read_them(tmp_path):
+    both = 2 * 64 * 16 * 4  # cosines and sines of 64 positions and 16 elements per head
+    blocks = graph_of("llama", tmp_path, "float32").blocks
+    assert [block.table_bytes for block in blocks] == [0, *[both] * 6, 0]
+    assert [block.lent_bytes for block in blocks] == [both, *[0] * 7]
+    assert blocks[0].saved_bytes >= both

@@ -284,6 +284,24 @@ def test_an_input_that_no_backward_needs_goes_after_the_forward():
     assert stage_bytes([again] * 4, received=2 * MIB, sent=2 * MIB).kept_bytes == 10 * MIB
 
 
+def test_each_stage_keeps_the_tables_that_its_layers_read():
+    first = price(replace(layer(), lent_bytes=2 * MIB))
+    reads = price(replace(layer(), table_bytes=2 * MIB))
+    assert (first.saved_bytes, reads.saved_bytes) == (8 * MIB, 10 * MIB)
+    assert first.forward_transient_bytes == price(layer()).forward_transient_bytes
+    edge = {"received": 2 * MIB, "sent": 2 * MIB}
+    before, apart = (stage_bytes([price(layer())] * n, **edge) for n in (3, 1))
+    # Once for all layers; by the first only if one of its stage reads them.
+    assert stage_bytes([first, reads, reads], **edge).kept_bytes == before.kept_bytes
+    assert stage_bytes([first], **edge).kept_bytes == apart.kept_bytes - 2 * MIB
+    alone = stage_bytes([reads], **edge, passed_on=True)
+    assert alone.kept_bytes == apart.kept_bytes
+    assert alone.first_transient_bytes == apart.first_transient_bytes
+    # Also if the layer is recomputed.
+    again = price(replace(layer(), table_bytes=2 * MIB), Recompute.FULL)
+    assert stage_bytes([again], **edge).kept_bytes == (2 + 2 + 2) * MIB
+
+
 def test_recomputation_lowers_what_a_stage_keeps():
     kept = []
     for kind in Recompute:

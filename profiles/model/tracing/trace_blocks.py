@@ -180,10 +180,20 @@ class TracedBlocks:
                 freed_input_bytes=sum(
                     self.storages[n].memory_bytes for n in cut.numbers if n in self.freed
                 ),
+                table_bytes=sum(self.storages[n].memory_bytes for n in self._tables(index)),
+                lent_bytes=sum(
+                    self.storages[n].memory_bytes
+                    for n in set().union(*map(self._tables, range(index + 1, len(self.cuts))))
+                    if self.storages[n].segment == index
+                ),
                 weight_input_bytes=sum(self.storages[n].memory_bytes for n in segment.operands),
                 weight_output_bytes=segment.product_bytes,
             )
         )
+
+    def _tables(self, index: int) -> set[int]:
+        """The storages of a block's `table_bytes`."""
+        return (self.segments[index].tables & self.traced.alive) - self.consumers.keys()
 
     def _arriving(self, index: int, made: list[int]) -> list[tuple[int, int]]:
         """The gradients of a block's outputs, with which its backward begins."""

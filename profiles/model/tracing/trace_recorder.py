@@ -52,6 +52,7 @@ class StorageRecord:
 class Segment:
     """The ops between two cuts. Events are (storage number, bytes; negative when freed).
 
+    tables         storages of earlier segments that it reads and that depend on no parameter
     operands       storages read by products with trainable parameters
     product_bytes  bytes written by these products
     """
@@ -60,6 +61,7 @@ class Segment:
     forward_events: list[tuple[int, int]] = field(default_factory=list)
     backward_events: list[tuple[int, int]] = field(default_factory=list)
     parameters: dict[int, None] = field(default_factory=dict)
+    tables: set[int] = field(default_factory=set)
     operands: dict[int, None] = field(default_factory=dict)
     product_bytes: int = 0
 
@@ -272,7 +274,11 @@ class Recorder(TorchDispatchMode):
             if record is None or self.phase is not Phase.FORWARD:
                 continue
             weighted = weighted or record.weighted
-            if record.segment < segment and (x.requires_grad or record.weighted):
+            if record.segment == segment:
+                continue
+            if not (x.requires_grad or record.weighted):
+                self.segments[segment].tables.add(record.number)
+            else:
                 self.crossings.add((record.segment, segment, record.number))
                 if record.number not in self.crossing:
                     self.crossing[record.number] = TensorSpec(

@@ -299,12 +299,8 @@ def test_every_rank_runs_on_the_device(case: Case) -> None:
 
 
 # What is not priced as it is, measured on 2026-11-30, and why.
-_TABLES = "tables of positions count in the first block; each stage with layers keeps them"
 _AGAIN = "units called again are priced with the largest buffers of all of them"
 HELD = {
-    "llama-1f1b-pp8-fp32": f"-3.2 % on the first rank: {_TABLES}",
-    "llama-zb-h1-pp4-tp2-fp32-full": f"+3.2 % on the first rank: {_TABLES}",
-    "llama-zbv-pp4-dp2-vpp2-zero3-fp32": f"-3.9 % on the first rank: {_TABLES}",
     "llama-v-min-pp4-dp2-vpp2-zero0-fp32-attention": "-3.8 % on the third rank: gradients are "
     "priced from a stage's first I on, most come with its first W",
     "t5-1f1b-pp4-dp2-zero3-fp32": "+3.7 % on the first rank: a table of positions is sent as a "
