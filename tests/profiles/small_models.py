@@ -150,6 +150,11 @@ def not_a_tuple() -> nn.Module:
     return Odd()
 
 
+def loss_before_targets() -> tuple[nn.Module, Tensor, object, Tensor]:
+    words = torch.zeros(2, 7, dtype=torch.long)
+    return Odd(), words, nn.functional.cross_entropy, words
+
+
 def no_batch() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Odd(), (torch.tensor(1.0),)
 

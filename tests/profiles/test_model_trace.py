@@ -453,6 +453,10 @@ def test_resnet50_has_the_published_number_of_parameters() -> None:
         ("no.such.module:build", "cannot import"),
         ("tests.profiles.small_models:nothing", "has no 'nothing'"),
         ("tests.profiles.small_models:not_a_tuple", "must return"),
+        (
+            "tests.profiles.small_models:loss_before_targets",
+            "the fourth, loss_fn, is no function but Tensor",
+        ),
         ("tests.profiles.small_models:no_batch", "dimension 0 of every input must be the batch"),
     ],
 )

@@ -145,6 +145,11 @@ def _from_factory(
             "arguments by name; tensors may be nested in tuples, lists and dictionaries"
         )
     targets, loss_fn = (made[2], made[3]) if len(made) > 2 else (None, None)
+    if loss_fn is not None and not callable(loss_fn):
+        raise ModelError(
+            f"{spec.factory}() must return {wanted}; the fourth, loss_fn, is no function but "
+            f"{type(loss_fn).__name__}"
+        )
     tokens = stated_tokens(
         spec.factory,
         made[4] if len(made) == 5 else None,
