@@ -262,9 +262,11 @@ class _Chain:
         return size > 0 and any(op.name == "tanh" and op.written_bytes >= size for op in ops)
 
     def _with_norms(self, figures: Transformer) -> Transformer:
-        """The figures with RMS norms of the first layer besides the usual two, which have one row
-        per token; norms of queries and keys have one per head."""
+        """The figures with norms of the first layer other than the usual two: RMS norms, with one
+        row per token, or LayerNorms with biases. Norms of queries and keys have a row per head."""
         ops = self.graph.blocks[self.first].forward_ops
+        if not figures.biases and any(op.name == "native_layer_norm" for op in ops):
+            return replace(figures, special_parts="LayerNorms in layers without biases")
         sizes = Counter(op.written_bytes for op in ops if op.name == "rsqrt")
         token = min(sizes, default=0)
         per_head = Counter((figures.num_heads * token, figures.num_kv_heads * token))

@@ -97,6 +97,18 @@ def test_modules_in_plain_torch(module: str, changes: dict[str, Any]) -> None:
     assert found.sequence_length == 96
 
 
+@pytest.mark.parametrize(
+    ("module", "parts"),
+    [
+        ("gpt", ""),
+        ("separate", "LayerNorms in layers without biases"),
+        ("sandwich", "further norms"),
+    ],
+)
+def test_norms_that_our_executor_does_not_count(module: str, parts: str) -> None:
+    assert describe_model(f"{MODULES}:{module}").figures.uncounted == parts
+
+
 def test_gpt_has_biases_and_every_parameter() -> None:
     figures = describe_model(f"{MODULES}:gpt").figures
     assert figures.biases
