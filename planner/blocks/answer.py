@@ -168,9 +168,22 @@ def _solve(
             again.append((bound_s, at, at))
         return bound_s
 
+    bounded: set[int] = set()
+
+    def open_one(at: int) -> list[Candidate[int]]:
+        """Bound a cell by linear programming; if its bound is as low as before, refine it."""
+        if cells[at].pipelined and at not in bounded:
+            bounded.add(at)
+            tighter = solver.bound(cells[at])
+            if tighter > lower[at]:
+                lower[at] = tighter
+                return [(tighter, at, at)]
+        search.count_refined(refine(at, search.best))
+        return []
+
     order = sorted((lower[at], at, at) for at in range(len(cells)))
     with search.until_the_end():
-        left = search.explore(order, lambda at: search.count_refined(refine(at, search.best)))
+        left = search.explore(order, open_one)
     if search.complete and search.found:
         settled, tried = set(search.found), Counter[Family]()
 

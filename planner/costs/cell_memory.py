@@ -258,6 +258,28 @@ class CellMemory:
         key = ("alone", degrees.tp, *sharing, several, degrees.pp > 1)
         return self._known.computed(key, find)
 
+    def least_states(self, cell: Cell) -> tuple[Array, Array]:
+        """[n] bytes that each block adds to its rank, at least: of parameters with optimizer
+        states, and of gradients. Parameters that several blocks share count only if these are the
+        two ends of a chain, which are in different stages."""
+        tp, shares = cell.degrees.tp, cell.shares
+
+        def least(held: HeldParameters) -> list[int]:
+            found = [sum(sizes) for sizes in held.own]
+            for size in held.at_ends:
+                found[0] += size
+                found[-1] += size
+            return found
+
+        total, trained = self.parameters(tp, shares), self.trained(tp, shares)
+        sizes = zip(least(total), least(trained), least(self.trained(tp)), strict=True)
+        found = [
+            self.states(cell, Elements(total=n, trained=own, gradients=gradients))
+            for n, own, gradients in sizes
+        ]
+        fixed, gradients = np.asarray(found).T
+        return fixed, gradients
+
     def _least_activations(self, tp: int, micro_batch: int) -> Array:
         """[n] minimum bytes for running each block, over all strategies. If a smaller micro-batch
         already exceeds the memory, the value for that one."""

@@ -7,8 +7,8 @@ others        the search for chains, on the traced order and on the order that t
               lowest of theirs
 
 Models with more than MOST_IDEALS ideals are cut along those of a window (planner/chain/ideals.py);
-their bound is the linear program's (planner/chain/relaxed_bound.py). If no other order is predicted
-to be faster, the plan keeps the traced order.
+their bound is the cell's own, the linear program's (planner/chain/relaxed_bound.py). If no other
+order is predicted to be faster, the plan keeps the traced order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, lattice_of
 from planner.chain.partition import partition
 from planner.chain.problem import Partition, PartitionProblem
-from planner.chain.relaxed_bound import relaxed_bound
 from planner.costs.costs import SimulatorCosts
 from planner.costs.priced_model import Traced
 from planner.mesh.cell_solver import CellSolver, Refinement
@@ -65,7 +64,7 @@ class BranchSolver(CellSolver):
         complete, timed = self.lattice.complete, cell.needs_timeline
         if cell.degrees.pp == 1 or (self.lattice.is_chain and complete):
             return best
-        bound = lower if complete or timed else max(lower, self._relaxed(cell))
+        bound = lower
         limit = min(below, best.step_time_s)
         orders: list[tuple[int, ...]] = []
         every: tuple[tuple[int, ...], ...] = ()
@@ -102,18 +101,6 @@ class BranchSolver(CellSolver):
             found = partition(problem, below=np.inf if traced is None else traced.step_time_s)
             self._cut[key] = [] if found is None else [_order(problem, found)]
         return self._cut[key]
-
-    def _relaxed(self, cell: Cell) -> float:
-        """Lower bound in seconds on the step time, for every assignment of blocks to stages."""
-        costs = self.costs
-        totals = costs.totals(cell)
-        return relaxed_bound(
-            costs.problem(cell),
-            costs.model.graph(cell.micro_batch, cell.degrees.tp).flows,
-            crossing_s=totals.send_s,
-            tail_s=totals.any_tail_s,
-            tails_s=costs.tails_of_blocks(cell),
-        )
 
     def certified(self, cell: Cell, effort: float) -> bool:
         """False if the blocks have several orders, because the proof covers only one."""
