@@ -17,7 +17,7 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -170,16 +170,30 @@ def _solve(
 
     bounded: set[int] = set()
 
+    def tighten(at: int) -> bool:
+        """Bound a cell by linear programming, once; whether its bound is higher then."""
+        if at in bounded or not cells[at].pipelined:
+            return False
+        bounded.add(at)
+        before, lower[at] = lower[at], max(lower[at], solver.bound(cells[at]))
+        return lower[at] > before
+
     def open_one(at: int) -> list[Candidate[int]]:
-        """Bound a cell by linear programming; if its bound is as low as before, refine it."""
-        if cells[at].pipelined and at not in bounded:
-            bounded.add(at)
-            tighter = solver.bound(cells[at])
-            if tighter > lower[at]:
-                lower[at] = tighter
-                return [(tighter, at, at)]
+        """Refine a cell, or put it back with a higher bound."""
+        if tighten(at):
+            return [(lower[at], at, at)]
         search.count_refined(refine(at, search.best))
         return []
+
+    def in_order(candidates: list[Candidate[int]]) -> Iterator[Candidate[int]]:
+        """Candidates in the order of their tightened bounds."""
+        heapq.heapify(candidates)
+        while candidates:
+            bound_s, number, at = heapq.heappop(candidates)
+            if tighten(at):
+                heapq.heappush(candidates, (max(bound_s, lower[at]), number, at))
+            else:
+                yield bound_s, number, at
 
     order = sorted((lower[at], at, at) for at in range(len(cells)))
     with search.until_the_end():
@@ -192,7 +206,7 @@ def _solve(
             refine(at, search.shown(RUNNERS_UP))
 
         search.open_runners_up(
-            heapq.merge(left, sorted(again)),
+            in_order([*left, *again]),
             look,
             runners_up=RUNNERS_UP,
             most=TRIED_RUNNERS_UP,

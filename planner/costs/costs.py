@@ -18,6 +18,7 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array, Load, Partition, PartitionProblem, StageSlot
+from planner.chain.relaxed_bound import RankNeeds
 from planner.costs.bound import ChainTotals, least_busiest_s, near_even_busiest_s, unequal_busiest_s
 from planner.costs.cell_memory import CellMemory, Places, edges, in_flight, table_bytes
 from planner.costs.cell_times import CellTails, CellTimes
@@ -137,10 +138,24 @@ class SimulatorCosts:
         key = (degrees.tp, cell.micro_batch, degrees.pp, *sharded, fewest, slowest)
         return self._known.computed(("busiest", *key), found)
 
-    def tails_of_blocks(self, cell: Cell) -> Array:
-        """[p, n] minimum seconds that each block adds to its stage's time after the last
-        backward."""
-        return np.asarray([self._tails.of_blocks(cell, rank) for rank in range(cell.degrees.pp)])
+    def rank_needs(self, cell: Cell) -> RankNeeds:
+        """Figures of the cell's ranks for its linear program."""
+        graph, totals = self.model.graph(cell.micro_batch, cell.degrees.tp), self.totals(cell)
+        owner = [cell.rank_of(stage) for stage in range(cell.degrees.num_stages)]
+        tails = [self._tails.of_blocks(cell, rank) for rank in range(cell.degrees.pp)]
+        return RankNeeds(
+            owner=owner,
+            states=self.memory.least_states(cell),
+            given_bytes=self.memory.given_bytes(cell),
+            passed_bytes=float(over_cuts(graph).max()),
+            crossing_s=totals.send_s,
+            tail_s=totals.any_tail_s,
+            tails_s=np.asarray(tails)[owner],
+            closed=not cell.needs_timeline,
+            splits_backward=cell.splits_backward,
+            near_even=schedule_kind(cell.schedule).is_interleaved,
+            any_order=bool(graph.branches),
+        )
 
     def problem(self, cell: Cell) -> PartitionProblem:
         """The cell's partition problem. Its slots are stages; virtual stages if ranks have several

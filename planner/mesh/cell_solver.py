@@ -11,14 +11,12 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.partition import labels_of, partition
 from planner.chain.problem import Partition, PartitionProblem
-from planner.chain.relaxed_bound import RankNeeds, relaxed_bound
+from planner.chain.relaxed_bound import relaxed_bound
 from planner.chain.solver import solve_integer
 from planner.costs.costs import SimulatorCosts
-from planner.costs.priced_model import over_cuts
 from planner.costs.split_problem import SplitProblem
 from planner.mesh.timeline_search import TimelineSearch
 from profiles.errors import UnknownNameError
-from simulator.schedules.schedule import schedule_kind
 from simulator.values.plan import Plan
 from simulator.values.prediction import Prediction
 
@@ -77,24 +75,7 @@ class CellSolver:
     def bound(self, cell: Cell) -> float:
         """Lower bound in seconds on the step of every plan of a cell with a pipeline, for any order
         of its blocks; infinite if none fits, 0 if it was not computed."""
-        costs, kind = self.costs, schedule_kind(cell.schedule)
-        problem, totals = costs.problem(cell), costs.totals(cell)
-        graph = costs.model.graph(cell.micro_batch, cell.degrees.tp)
-        owner = [cell.rank_of(stage) for stage in range(problem.num_stages)]
-        needs = RankNeeds(
-            owner=owner,
-            states=costs.memory.least_states(cell),
-            given_bytes=costs.memory.given_bytes(cell),
-            passed_bytes=float(over_cuts(graph).max()),
-            crossing_s=totals.send_s,
-            tail_s=totals.any_tail_s,
-            tails_s=costs.tails_of_blocks(cell)[owner],
-            closed=not cell.needs_timeline,
-            splits_backward=cell.splits_backward,
-            near_even=kind.is_interleaved,
-            any_order=bool(graph.branches),
-        )
-        return relaxed_bound(problem, needs)
+        return relaxed_bound(self.costs.problem(cell), self.costs.rank_needs(cell))
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell below `below` seconds; `lower` is the cell's lower bound."""

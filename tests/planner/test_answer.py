@@ -26,6 +26,7 @@ from planner.chain.problem import (
     StageSlot,
     stage_times,
 )
+from planner.chain.relaxed_bound import RankNeeds
 from planner.costs.bound import lower_bound
 from planner.neighbors import Neighbor
 from planner.space import LayoutContext
@@ -66,6 +67,23 @@ class HandMadeCosts:
 
     def totals(self, cell):
         return totals_of(self.problem(cell), cell)
+
+    def rank_needs(self, cell):
+        n, stages = len(self.kinds), cell.degrees.num_stages
+        each = GIB / cell.degrees.tp / (cell.degrees.dp if cell.zero_stage else 1)
+        return RankNeeds(
+            owner=range(stages),
+            states=(np.full(n, each), np.zeros(n)),
+            given_bytes=0.0,
+            passed_bytes=0.0,
+            crossing_s=0.0,
+            tail_s=0.0,
+            tails_s=np.full((stages, n), 0.2 * (cell.degrees.dp > 1)),
+            closed=True,
+            splits_backward=False,
+            near_even=False,
+            any_order=False,
+        )
 
     def problem(self, cell):
         at = np.asarray(self.kinds)

@@ -405,7 +405,7 @@ def test_a_cpu_updates_parameters_one_after_the_other(name):
     assert {cell.degrees.pp for cell in cells} == {1, 2}
     for cell in cells:
         problem = costs.problem(cell)
-        for slot, blocks in zip(problem.slots, costs.tails_of_blocks(cell), strict=True):
+        for slot, blocks in zip(problem.slots, costs.rank_needs(cell).tails_s, strict=True):
             tails = problem.tails_s[slot.tail]
             assert blocks.sum() == pytest.approx(tails[0, -1])
             if name != "tied":
