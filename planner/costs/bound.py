@@ -1,10 +1,9 @@
 """The lower bound of a cell: no plan of the cell has a smaller step time.
 
 Symbols as in chain/problem.py. Also: W is the time of all blocks for one micro-batch, each with its
-fastest strategy; b_last is that of the last block; R is a lower bound on the time per micro-batch
-of the busiest of p ranks: of equal ranks with whole blocks (`least_busiest_s`), of unequal ranks
-with fractions of blocks (`unequal_busiest_s`), or of unequal ranks with at least the blocks of
-near-even stages (`near_even_busiest_s`).
+fastest strategy; b_last is that of the last block; R is the minimum time per micro-batch of the
+busiest of p equal ranks with whole blocks (`least_busiest_s`). Unequal ranks and memory count in
+the linear program (chain/relaxed_bound.py), which takes a hundred times as long.
 
 1f1b, gpipe   step >= W + (p - 1) send + tail + (M - 1) b_last
               step >= W + (p - 1) send + tail + (M - p) R
@@ -29,8 +28,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from planner.cell import Cell
 from planner.chain.problem import Array
@@ -91,38 +88,6 @@ def least_busiest_s(fastest: Array, kinds: Sequence[int], num_ranks: int) -> flo
         loads = [*(sum(group) for group in groups), *[0.0] * (num_ranks - len(groups))]
         least = min(least, _deal(unit, count, loads))
     return max(longest, least)
-
-
-def unequal_busiest_s(seconds: Array) -> float:
-    """Lower bound on the time of the busiest of unequal ranks; seconds [p, n] of blocks on ranks.
-
-    Proof: let w_r be weights of ranks with sum 1, t_rb the time of block b on rank r, and T_r the
-    total of rank r. For every assignment, also of fractions of blocks, sum_b min_r w_r t_rb <=
-    sum_r w_r T_r <= max_r T_r. (This is the dual of the linear program of unrelated machines:
-    Lenstra, Shmoys and Tardos, Mathematical Programming 46, 1990.) With speeds as weights the bound
-    is tight for fractional blocks if the ratio of two ranks' speeds is equal for all blocks.
-
-    Llama 3.1 8B on 8 H100 and 8 A100 (docs/clusters.md): the gap is 1.3 % with this bound and 32 %
-    without it (2026-11-24).
-    """
-    speed = 1.0 / seconds.sum(axis=1)
-    return float((seconds * (speed / speed.sum())[:, None]).min(axis=0).sum())
-
-
-def near_even_busiest_s(seconds: Array, fewest: int, *, any_order: bool = False) -> float:
-    """Lower bound on the time of the busiest of at least two ranks, each with at least `fewest`
-    blocks; the first block is on the first rank and the last block on the last.
-
-    seconds    [p, n] of each block on each rank
-    any_order  blocks may be reordered, so that any block may be first or last
-    """
-    if any_order:
-        return float(np.sort(seconds, axis=1)[:, :fewest].sum(axis=1).max())
-    inner = np.sort(seconds[:, 1:-1], axis=1)
-    least = inner[:, :fewest].sum(axis=1)
-    for rank in (0, -1):
-        least[rank] = seconds[rank, rank] + inner[rank, : fewest - 1].sum()
-    return float(least.max())
 
 
 def _deal(unit: float, count: int, loads: list[float]) -> float:

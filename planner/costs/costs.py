@@ -19,7 +19,7 @@ from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, prefixes
 from planner.chain.problem import Array, Load, Partition, PartitionProblem, StageSlot
 from planner.chain.relaxed_bound import RankNeeds
-from planner.costs.bound import ChainTotals, least_busiest_s, near_even_busiest_s, unequal_busiest_s
+from planner.costs.bound import ChainTotals, least_busiest_s
 from planner.costs.cell_memory import CellMemory, Places, edges, in_flight, table_bytes
 from planner.costs.cell_times import CellTails, CellTimes
 from planner.costs.priced_model import Cache, PricedModel, kinds_by_cost, least_crossing, over_cuts
@@ -67,8 +67,7 @@ class SimulatorCosts:
         return self.memory.missing_bytes(cell)
 
     def totals(self, cell: Cell) -> ChainTotals:
-        """Input of the cell's lower bound: times at the cluster's fastest place. Only the busiest
-        rank is computed from all types of device."""
+        """Input of the cell's lower bound: times at the cluster's fastest place."""
         graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         seconds, crossing_s, tail_s, any_tail_s = self._least(cell)
         times = seconds.min(axis=1)[self.times.chain(cell, 0).at]
@@ -117,26 +116,11 @@ class SimulatorCosts:
     def _busiest_s(self, cell: Cell, times: Array, graph: ModelGraph) -> float:
         """R of `planner.costs.bound`; `times` [n] of blocks at the fastest place."""
         degrees, kinds = cell.degrees, [ref.kind for ref in graph.chain]
-        mixed = not self.model.cluster.homogeneous
         sharded = (degrees.dp, cell.zero_stage, cell.shares) if cell.zero_stage else (0, 0, 0)
-        # Interleaved stages are near even, so that every rank has at least this many blocks.
-        even = mixed and schedule_kind(cell.schedule).is_interleaved
-        fewest = degrees.vpp * (len(kinds) // degrees.num_stages) if even else 0
-
-        def found() -> float:
-            busiest = least_busiest_s(times, kinds, degrees.pp)
-            if mixed:
-                places = [self.times.seconds(cell, rank).min(axis=1) for rank in range(degrees.pp)]
-                each = np.asarray(places)[:, self.times.chain(cell, 0).at]
-                busiest = max(busiest, unequal_busiest_s(each))
-                if fewest:
-                    branched = bool(graph.branches)
-                    busiest = max(busiest, near_even_busiest_s(each, fewest, any_order=branched))
-            return busiest
-
-        slowest = self.times.slowest(cell, 0)
-        key = (degrees.tp, cell.micro_batch, degrees.pp, *sharded, fewest, slowest)
-        return self._known.computed(("busiest", *key), found)
+        key = (degrees.tp, cell.micro_batch, degrees.pp, *sharded, self.times.slowest(cell, 0))
+        return self._known.computed(
+            ("busiest", *key), lambda: least_busiest_s(times, kinds, degrees.pp)
+        )
 
     def rank_needs(self, cell: Cell) -> RankNeeds:
         """Figures of the cell's ranks for its linear program."""
