@@ -168,32 +168,29 @@ def _solve(
             again.append((bound_s, at, at))
         return bound_s
 
-    bounded: set[int] = set()
-
-    def tighten(at: int) -> bool:
-        """Bound a cell by linear programming, once; whether its bound is higher then."""
-        if at in bounded or not cells[at].pipelined:
-            return False
-        bounded.add(at)
-        before, lower[at] = lower[at], max(lower[at], solver.bound(cells[at]))
-        return lower[at] > before
+    bounds, bounded = [solver.bounds(cell) for cell in cells], set[int]()
 
     def open_one(at: int) -> list[Candidate[int]]:
-        """Refine a cell, or put it back with a higher bound."""
-        if tighten(at):
-            return [(lower[at], at, at)]
+        """Put a cell back with a higher bound, or refine it if there is none."""
+        bounded.add(at)
+        for bound_s in bounds[at]:
+            if bound_s > lower[at]:
+                lower[at] = bound_s
+                return [(bound_s, at, at)]
         search.count_refined(refine(at, search.best))
         return []
 
     def in_order(candidates: list[Candidate[int]]) -> Iterator[Candidate[int]]:
-        """Candidates in the order of their tightened bounds."""
+        """Candidates in the order of their bounds; each has had the first of `bounds`."""
         heapq.heapify(candidates)
         while candidates:
             bound_s, number, at = heapq.heappop(candidates)
-            if tighten(at):
-                heapq.heappush(candidates, (max(bound_s, lower[at]), number, at))
-            else:
+            if at in bounded:
                 yield bound_s, number, at
+                continue
+            bounded.add(at)
+            lower[at] = max(lower[at], next(bounds[at], 0.0))
+            heapq.heappush(candidates, (max(bound_s, lower[at]), number, at))
 
     order = sorted((lower[at], at, at) for at in range(len(cells)))
     with search.until_the_end():

@@ -1,4 +1,4 @@
-"""A lower bound of a cell by linear programming: fractions of blocks, within memory.
+"""Lower bounds of a cell by linear and integer programming: fractions of blocks, within memory.
 
 x_sbk is the number of blocks of group b in virtual stage s with strategy k; the blocks of a group
 have equal costs. The step is linear in the stages' times T_s = F_s + B_s, so its minimum over
@@ -19,6 +19,8 @@ r, with all its stages; w_s and the tails are those of chain/problem.py.
 `send` is the minimum time of a crossing forward and back, and `up` half of it, the way back. A
 stage's tail is the minimum tail of any stage plus the minimum addition of each of its blocks.
 
+With `whole`, each rank has a whole number of blocks of each group: an integer program.
+
 A rank's memory is counted at the moment with most micro-batches in flight: its states, the saved
 bytes of these micro-batches, and gradients if all its stages have run a backward by then.
 
@@ -34,13 +36,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from planner.chain.problem import Array, PartitionProblem
 
 _LOSS = 1e-6  # relative: HiGHS keeps constraints within 1e-7
 _MOST = 6000  # variables: more take longer than solving the cell
-_INFEASIBLE = 2  # scipy.optimize.linprog, status
+_NODES = 200  # of the integer program; a limit in seconds would make answers differ
+_GAP = 1e-3  # relative, of the integer program
+_INFEASIBLE = 2  # scipy.optimize.milp, status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,7 @@ class RankNeeds:
                  gradients
     given_bytes  of every rank, whatever its blocks
     passed_bytes  per micro-batch, at most, of a tensor from a stage to the next on the same rank
+    rise_bytes   [n] transient bytes of the backward of each block, at least
     crossing_s   minimum seconds of one crossing between stages, forward and back
     tail_s       minimum seconds of a stage after its last backward
     tails_s      [S, n] minimum seconds that a block adds to tail_s
@@ -65,6 +70,7 @@ class RankNeeds:
     states: tuple[Array, Array]
     given_bytes: float
     passed_bytes: float
+    rise_bytes: Array
     crossing_s: float
     tail_s: float
     tails_s: Array
@@ -74,9 +80,12 @@ class RankNeeds:
     any_order: bool
 
 
-def relaxed_bound(problem: PartitionProblem, needs: RankNeeds) -> float:
+def relaxed_bound(problem: PartitionProblem, needs: RankNeeds, *, whole: bool = False) -> float:
     """Lower bound in seconds on the step time of a cell, for every assignment of its blocks to
-    stages and of strategies to blocks; infinite if none fits, 0 if it was not computed."""
+    stages and of strategies to blocks; infinite if none fits, 0 if it was not computed.
+
+    whole   every rank has whole blocks of each group; ten times as slow
+    """
     program = _Program(problem, needs)
     if np.prod(program.shape) > _MOST:
         return 0.0
@@ -85,7 +94,7 @@ def relaxed_bound(problem: PartitionProblem, needs: RankNeeds) -> float:
         program.add_closed_form()
     program.add_memory()
     program.add_stage_sizes()
-    return program.least_s()
+    return program.least_s(whole=whole)
 
 
 class _Program:
@@ -170,15 +179,21 @@ class _Program:
         per_rank = problem.num_stages // p
         i, j = np.triu_indices(problem.lattice.count - 1)
         edge = float(problem.edge_bytes[i, j + 1].min())
+        # The last block of a stage runs first in its backward; the first block is not the last of a
+        # stage with two.
+        pairs = needs.near_even and problem.num_blocks >= 2 * problem.num_stages
+        rise = min(needs.rise_bytes[not needs.any_order and pairs :])
+        later = min(needs.rise_bytes[not needs.any_order :])
         for r in self.ranks:
             own = np.flatnonzero(self.owner == r).tolist()
             near = [s for s in own if s > 0 and self.owner[s - 1] == r]
             kept = int(self.in_flight[own].sum())
             # All backwards of a later stage, p at a time, precede the first of an earlier one.
             begun = problem.num_microbatches * per_rank - kept > (per_rank - 1) * p
-            each = fixed + gradients * (begun and not needs.splits_backward)
+            begun = begun and not needs.splits_backward
+            each = fixed + gradients * begun
             size = problem.slots[own[0]].capacity_bytes
-            room = size - needs.given_bytes - kept * edge
+            room = size - needs.given_bytes - kept * edge - begun * (later if r else rise)
             room += needs.passed_bytes * float(self.in_flight[near].sum())
             need = self.in_flight[:, None, None] * self.saved + each[None, :, None]
             self.add(self.of(self.owner == r, need) / size, room / size)
@@ -192,28 +207,38 @@ class _Program:
                 self.add(inside, -(-n // stages))
                 self.add(-inside, -(n // stages))
 
-    def least_s(self) -> float:
+    def least_s(self, *, whole: bool) -> float:
         """Least seconds of the step."""
-        groups = len(self.firsts)
-        each = np.broadcast_to(np.eye(groups)[:, None, :, None], (groups, *self.shape))
-        parts = [
-            (0.0, None if at is None or at == s else 0.0)
-            for s in range(len(self.problem.slots))
-            for at in self.at_stage
-            for _ in self.problem.strategies
-        ]
-        answer = linprog(
-            np.append(np.zeros(np.prod(self.shape)), [1.0, 0.0, 0.0]),
-            A_ub=np.asarray(self.rows),
-            b_ub=np.asarray(self.limits),
-            A_eq=np.pad(each.reshape(groups, -1), ((0, 0), (0, 3))),
-            b_eq=self.counts,
-            bounds=[*parts, (0, None), (0, None), (None, None)],
-            method="highs",
+        stages, groups, strategies = self.shape
+        size, ranks = stages * groups * strategies, len(self.ranks)
+        # More columns: the number of blocks of each group on each rank.
+        more = ranks * groups
+        every = np.broadcast_to(np.eye(groups)[:, None, :, None], (groups, *self.shape))
+        each = every.reshape(groups, size)
+        of_rank = [self.of(self.owner == r, group) for r in self.ranks for group in every]
+        counts = np.asarray(of_rank).reshape(more, size)
+        numbers = np.concatenate([counts, np.zeros((more, 3)), -np.eye(more)], axis=1)
+        allowed = [[at in (None, s) for at in self.at_stage] for s in range(stages)]
+        most = np.where(np.repeat(allowed, strategies), np.inf, 0.0)
+        columns = size + 3 + more
+        answer = milp(
+            np.eye(columns)[size],  # the step
+            constraints=[
+                LinearConstraint(np.pad(self.rows, ((0, 0), (0, more))), ub=self.limits),
+                LinearConstraint(np.pad(each, ((0, 0), (0, 3 + more))), self.counts, self.counts),
+                LinearConstraint(numbers, 0.0, 0.0),
+            ],
+            bounds=Bounds(
+                np.where(np.arange(columns) == size + 2, -np.inf, 0.0),  # E may be negative
+                np.concatenate([most, np.full(3 + more, np.inf)]),
+            ),
+            integrality=np.repeat([0, whole], [size + 3, more]),
+            options={"node_limit": _NODES, "mip_rel_gap": _GAP},
         )
         if answer.status == _INFEASIBLE:
             return np.inf
-        return float(answer.fun) * self.unit * (1 - _LOSS) if answer.success else 0.0
+        least = answer.mip_dual_bound if whole else answer.fun
+        return float(least or 0.0) * self.unit * (1 - _LOSS)
 
 
 def _groups(

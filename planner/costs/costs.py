@@ -127,11 +127,20 @@ class SimulatorCosts:
         graph, totals = self.model.graph(cell.micro_batch, cell.degrees.tp), self.totals(cell)
         owner = [cell.rank_of(stage) for stage in range(cell.degrees.num_stages)]
         tails = [self._tails.of_blocks(cell, rank) for rank in range(cell.degrees.pp)]
+        chains = [self.times.chain(cell, rank) for rank in self.places.distinct(cell)]
+        rise = np.min(
+            [
+                np.minimum(each.backward_transient_bytes, each.opening_backward_bytes)[each.at]
+                for each in chains
+            ],
+            axis=(0, 2),
+        )
         return RankNeeds(
             owner=owner,
             states=self.memory.least_states(cell),
             given_bytes=self.memory.given_bytes(cell),
             passed_bytes=float(over_cuts(graph).max()),
+            rise_bytes=rise,
             crossing_s=totals.send_s,
             tail_s=totals.any_tail_s,
             tails_s=np.asarray(tails)[owner],

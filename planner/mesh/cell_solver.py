@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -72,10 +72,15 @@ class CellSolver:
             weight_bytes=tuple(np.zeros_like(figures) for figures in problem.weight_bytes),
         )
 
-    def bound(self, cell: Cell) -> float:
-        """Lower bound in seconds on the step of every plan of a cell with a pipeline, for any order
-        of its blocks; infinite if none fits, 0 if it was not computed."""
-        return relaxed_bound(self.costs.problem(cell), self.costs.rank_needs(cell))
+    def bounds(self, cell: Cell) -> Iterator[float]:
+        """Lower bounds in seconds on the step of every plan of a cell, for any order of its blocks,
+        each slower to compute and higher than the one before; infinite if none fits, 0 if it was
+        not computed."""
+        if cell.pipelined:
+            yield relaxed_bound(self.costs.problem(cell), self.costs.rank_needs(cell))
+        if cell.needs_timeline:  # others are solved exactly
+            problem, needs = self.costs.problem(cell), self.costs.rank_needs(cell)
+            yield relaxed_bound(problem, needs, whole=True)
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
         """The best plan of a cell below `below` seconds; `lower` is the cell's lower bound."""

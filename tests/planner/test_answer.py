@@ -76,6 +76,7 @@ class HandMadeCosts:
             states=(np.full(n, each), np.zeros(n)),
             given_bytes=0.0,
             passed_bytes=0.0,
+            rise_bytes=np.zeros(n),
             crossing_s=0.0,
             tail_s=0.0,
             tails_s=np.full((stages, n), 0.2 * (cell.degrees.dp > 1)),

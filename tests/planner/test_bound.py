@@ -193,6 +193,7 @@ def test_ranks_of_unlike_speeds_share_by_speed(near_even, each_s):
         states=(np.zeros(6), np.zeros(6)),
         given_bytes=0.0,
         passed_bytes=0.0,
+        rise_bytes=np.zeros(6),
         crossing_s=0.0,
         tail_s=0.0,
         tails_s=np.zeros((2, 6)),
