@@ -4,10 +4,11 @@ published model of that name."""
 from __future__ import annotations
 
 import ast
+import contextlib
 
 from profiles.errors import DocumentError
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.python_file import read_python
+from shardwright_frameworks.configs.python_file import PythonFile, read_python
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 
 _FIGURES = {
@@ -15,24 +16,36 @@ _FIGURES = {
     "n_kv_heads": "num_kv_heads", "vocab_size": "vocab_size", "head_dim": "head_dim",
     "hidden_dim": "ffn_size", "inter_dim": "ffn_size", "moe_inter_dim": "moe_ffn_size",
     "num_experts": "num_experts", "top_k": "top_k", "num_shared_experts": "num_shared_experts",
+    "dense_hidden_dim": "ffn_size", "moe_hidden_dim": "moe_ffn_size", "router_top_k": "top_k",
+    "n_dense_layers": "first_dense_layers",
 }  # fmt: skip
 _SHAPE = ("dim", "n_layers", "n_heads")
 _FOLDERS = ("models", "experiments")
+_MOST_CALLS = 4  # from the entry to the function with the numbers
 
 
 def collect_flavor_of_tree(folder: ConfigFolder, collected: Collected) -> None:
-    """Collect the figures of the flavor in torchtitan/models/NAME/__init__.py, unless they are
-    those of the published model of that name."""
-    model, flavor = (collected.placed.get(f"model.{key}") for key in ("name", "flavor"))
+    """Collect the figures of the flavor in torchtitan/models/NAME/__init__.py."""
+    model = collected.placed.get("model.name")
     ends = [f"{each}/{model.value}/__init__.py" for each in _FOLDERS] if model is not None else []
     names = [(end, folder.find(f"torchtitan/{end}")) for end in ends]
     name = next((name for end, name in names if name and name.endswith(end)), None)
-    if model is None or flavor is None or name is None:
+    if name is not None:
+        with contextlib.suppress(DocumentError):
+            collect_flavor(read_python(name, folder.text(name) or ""), collected)
+
+
+def collect_flavor(file: PythonFile, collected: Collected) -> None:
+    """Collect the figures of the flavor in a file with a table of them, unless they are those of
+    the published model of that name."""
+    model, flavor = (collected.placed.get(f"model.{key}") for key in ("name", "flavor"))
+    if model is None or flavor is None:
         return
-    found = _flavor(folder, name, str(flavor.value))
+    found, is_called = _flavor(file, str(flavor.value))
+    shape = {key: collected.get(f"model.{_FIGURES[key]}") for key in _SHAPE}
     if not found.get("n_layers") or (
         "model.figures_of" in collected.placed
-        and all(collected.get(f"model.{_FIGURES[key]}") == found.get(key) for key in _SHAPE)
+        and all(found.get(key, of) == of for key, of in shape.items())
     ):
         return
     of = collected.placed.get("model.figures_of")
@@ -49,29 +62,47 @@ def collect_flavor_of_tree(folder: ConfigFolder, collected: Collected) -> None:
         width = int(factor * int(2 * 4 * (found.get("dim") or 0) / 3))
         padded = int(multiple * -(-width // multiple)) or None
         collected.set_first("model.ffn_size", padded, flavor.place, flavor.option)
-    elif "num_experts" not in found and model.value != "qwen3":
-        why = f"the entry in {name} leaves the experts to the program"
+    elif "num_experts" not in found and model.value != "qwen3" and not is_called:
+        why = f"the entry in {file.name} leaves the experts to the program"
         collected.leave_open("model.num_experts", flavor.option, why, flavor.place)
-    collected.set("model.figures_of", name, flavor.place, flavor.option)
-    collected.files.append(name)
+    collected.set("model.figures_of", file.name, flavor.place, flavor.option)
+    collected.files.append(file.name)
 
 
-def _flavor(folder: ConfigFolder, name: str, flavor: str) -> dict[str, int | float]:
-    """The numbers in a flavor's entry in a table of flavors."""
-    try:
-        body = read_python(name, folder.text(name) or "").body
-    except DocumentError:
-        return {}
-    tables = [node for each in body for node in ast.walk(each) if isinstance(node, ast.Dict)]
-    for key, value in (
-        (k, v) for each in tables for k, v in zip(each.keys, each.values, strict=True)
-    ):
-        if isinstance(key, ast.Constant) and key.value == flavor and isinstance(value, ast.Call):
-            calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
-            given = [each for call in calls for each in call.keywords if each.arg]
-            numbers = ((str(each.arg), _number(each.value)) for each in given)
-            return {key: number for key, number in numbers if number is not None}
-    return {}
+def _flavor(file: PythonFile, flavor: str) -> tuple[dict[str, int | float], bool]:
+    """The numbers in a flavor's entry in a table of flavors, and whether the entry is a function:
+    then the numbers are those of its calls, or of those of the function that it calls."""
+    tables = [node for each in file.body for node in ast.walk(each) if isinstance(node, ast.Dict)]
+    entries = (v for t in tables for k, v in zip(t.keys, t.values, strict=True)
+               if isinstance(k, ast.Constant) and k.value == flavor)  # fmt: skip
+    for entry in entries:
+        within: ast.AST = entry
+        for _ in range(_MOST_CALLS):
+            names = [each.id for each in ast.walk(within) if isinstance(each, ast.Name)]
+            called = [file.functions[name] for name in names if name in file.functions]
+            found = _numbers(within)
+            if found.get("n_layers") or not called:
+                break
+            within = called[0]
+        if found:
+            return found, within is not entry
+    return {}, False
+
+
+def _numbers(within: ast.AST) -> dict[str, int | float]:
+    """The numbers among keywords of calls, the outermost first; of a function also those that it
+    names before."""
+    nodes = list(ast.walk(within))
+    given = [(each.arg, each.value) for call in nodes if isinstance(call, ast.Call)
+             for each in call.keywords if each.arg]  # fmt: skip
+    named = {target.id: _number(each.value) for each in nodes if isinstance(each, ast.Assign)
+             for target in each.targets if isinstance(target, ast.Name)}  # fmt: skip
+    found: dict[str, int | float] = {}
+    for key, value in given:
+        number = named.get(value.id) if isinstance(value, ast.Name) else _number(value)
+        if number is not None:
+            found.setdefault(str(key), number)
+    return found
 
 
 def _number(node: ast.expr) -> int | float | None:

@@ -91,10 +91,11 @@ _MARKS = frozenset(
      "gradient_checkpointing"}
 )  # fmt: skip
 # Options of programs with another training loop (accelerate's `*_no_trainer.py`, diffusers,
-# open-instruct) and other defaults.
+# DeepSpeed's examples, open-instruct) and other defaults.
 _OWN_LOOP = frozenset(
-    {"with_tracking", "max_train_steps", "num_warmup_steps", "checkpointing_steps", "num_epochs"}
-)
+    {"with_tracking", "max_train_steps", "num_warmup_steps", "checkpointing_steps", "num_epochs",
+     "zero_stage", "actor_zero_stage", "deepspeed_stage"}
+)  # fmt: skip
 _SHIPPED = re.compile(r"zero([0-3])(_offload)?")
 Given = list[tuple[str, Any, Place, str]]
 """(key, value, place, option as written) of each argument, in order."""

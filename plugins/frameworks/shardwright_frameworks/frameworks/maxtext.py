@@ -22,6 +22,7 @@ from shardwright_frameworks.configs.keyed_values import (
 )
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.configs.python_file import PythonFile, dotted
+from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue, Word
 
@@ -98,6 +99,11 @@ def _fields_of_key(key: str) -> set[str]:
 def given_by_file(file: KeyedFile) -> Given:
     """The keys of a YAML file; one slice, if base.yml leaves their number to the program."""
     given = {path[0]: (v, file.place(path)) for path, v in file.values.items() if len(path) == 1}
+    given |= {  # the trained model of a distillation
+        path[1]: (v, file.place(path))
+        for path, v in file.values.items()
+        if path[0] == "student_overrides" and len(path) == 2
+    }
     if file.name.endswith("base.yml"):
         given.pop("dcn_data_parallelism", None)
     return given
@@ -143,8 +149,7 @@ def is_maxtext(keys: set[str]) -> bool:
 def named_model(given: Given) -> str:
     """The model whose file (configs/models) replaces the figures of other files; "" for none."""
     name = given.get("model_name", (None, None))[0]
-    override = given.get("override_model_config", (None, None))[0]
-    if isinstance(name, Open) or truth_of(override):
+    if isinstance(name, Open):
         return ""
     text = (text_of(name) or "").replace("-Instruct", "")
     return "" if text == "default" else text
@@ -158,9 +163,14 @@ def collect_maxtext(
     model_file  file of the named model, None if missing
     """
     if named_model(given):
-        given = {key: each for key, each in given.items() if key not in _FIGURES}
+        changes = truth_of(given.get("override_model_config", (None, None))[0])
+        given = {
+            key: each
+            for key, each in given.items()
+            if key not in _FIGURES or (changes and not each[1].file.endswith("base.yml"))
+        }
         own = given_by_file(model_file) if model_file is not None else {}
-        given |= {key: each for key, each in own.items() if key in _FIGURES}
+        given |= {key: each for key, each in own.items() if key in _FIGURES - given.keys()}
     for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
         for about in _fields_of_key(key):
             collected.leave_open(about)
@@ -169,6 +179,8 @@ def collect_maxtext(
         if key in given and "per_device_batch_size" not in given:
             why = "prompts of reinforcement learning, each with several texts"
             collected.leave_open(about, key, why, given[key][1])
+    if "distill_alpha" in given and not given["distill_alpha"][1].file.endswith("base.yml"):
+        report_objective("kd", "distill_alpha", given["distill_alpha"][1], collected)
     scale = degree_of(given.get("global_parameter_scale", (1, None))[0]) or 1
     for key, (value, place) in given.items():
         if key in _KEYS:

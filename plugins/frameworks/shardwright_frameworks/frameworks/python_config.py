@@ -166,6 +166,8 @@ def collect_python_torchtitan(
         if kind.endswith("model_registry") and arguments:
             values[("model", "flavor")] = (arguments[0], place)
             values[("model", "name")] = (_family(found.name, str(arguments[0])), place)
+            if (layers := found.values.get((*path, "num_mtp_layers"))) is not None:
+                collected.set("model.mtp_layers", degree_of(layers[0]), layers[1], "num_mtp_layers")
             found.opened.pop(path, None)
         elif kind in ("FullAC", "SelectiveAC", "NoAC", "MemoryBudgetAC"):
             mode = {"FullAC": "full", "NoAC": "none"}.get(kind, "selective")

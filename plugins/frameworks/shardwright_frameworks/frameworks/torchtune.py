@@ -87,6 +87,8 @@ def collect_torchtune(
             del values[key]
         elif key in _KEYS:
             collected.set(about, _KEYS[key][1](value), place, key)
+    if file is not None and file.name.endswith("_single_device.yaml"):
+        collected.set("devices", 1, Place(file.name, 1), file.name, over=False)
     _collect_sharding(values, collected)
     _collect_model(values, collected)
     collected.default(

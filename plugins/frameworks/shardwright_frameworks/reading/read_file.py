@@ -27,6 +27,7 @@ from shardwright_frameworks.frameworks import (
     python_config,
     verl,
 )
+from shardwright_frameworks.frameworks.flavor_source import collect_flavor
 from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.reading.keyed_frameworks import (
     FRAMEWORKS,
@@ -264,6 +265,12 @@ def collect_python(
     before = len(collected.placed) + len(collected.unresolved)
     if framework == "torchtitan":
         python_config.collect_python_torchtitan(values, overrides, collected)
+        for _, registry, _, at in values.calls:
+            name = registry.rpartition(".")[2]
+            for place, each in list(recipes.files.items()) if "model_registry" in name else ():
+                if each is not None and each.name == at.file:
+                    defined = recipes.defined(place, each, name)
+                    collect_flavor(defined[1] if defined is not None else each, collected)
     else:
         python_config.collect_python_nemo(values, overrides, collected)
     if len(collected.placed) + len(collected.unresolved) == before:

@@ -1404,3 +1404,21 @@ def test_olmo_core_s_python_is_refused_by_name(tmp_path: Path) -> None:
     text = "from olmo_core.nn.transformer import TransformerConfig\n\nLENGTH = 4096\n"
     with pytest.raises(DocumentError, match="OLMo-core's configurations in Python are not read"):
         read(tmp_path, "a.py", text)
+
+
+def test_a_program_with_a_stage_among_its_options_is_no_trainer_s(tmp_path: Path) -> None:
+    words = "--model_name_or_path a/b --gradient_accumulation_steps 4 --output_dir c --deepspeed"
+    run = read(tmp_path, "a.sh", f"deepspeed --num_gpus 1 main.py {words} --zero_stage 2\n")
+    assert (run.zero_stage, run.devices, run.micro_batch) == (2, 1, None)
+    assert not {"micro_batch", "precision"} & run.defaults.keys()
+    assert [each.option for each in run.unresolved] == ["main.py"]
+
+
+def test_torchtune_s_file_for_one_device(tmp_path: Path) -> None:
+    text = (
+        "model: {_component_: torchtune.models.llama3_2.lora_llama3_2_1b, lora_rank: 8}\n"
+        "batch_size: 4\ngradient_accumulation_steps: 8\ndtype: bf16\n"
+    )
+    run = read(tmp_path, "1B_lora_single_device.yaml", text)
+    assert (run.devices, run.dp, run.global_batch) == (1, 1, 32)
+    assert read(tmp_path, "1B_lora.yaml", text).devices is None

@@ -457,6 +457,70 @@ def test_a_flavor_of_the_source_tree_has_its_figures(tmp_path: Path) -> None:
     assert read(tree / "train_configs", "c.toml", unknown).model.num_layers is None
 
 
+FUNCTIONS = """def _tiny(attention):
+    dim = 64
+    n_layers = 3
+    return Model.Config(
+        dim=dim, vocab_size=100, layers=build_layers(
+            n_layers=n_layers, dim=dim, n_heads=4, num_experts=8, router_top_k=2,
+            moe_hidden_dim=32, dense_hidden_dim=128, rope=Rope.Config(dim=16)),
+    )
+
+
+def _called(*, depth):
+    return _shape(dim=96, n_layers=depth and 5, n_heads=6) if depth else _tiny("flex")
+
+
+own_configs = {"tiny": _tiny, "tiny_mm": partial(_tiny, attention="flex"), "called": _called}
+
+
+def model_registry(flavor, num_mtp_layers=0):
+    return ModelSpec(name="own", flavor=flavor, model=own_configs[flavor]("flex"))
+"""
+REGISTRY = """from {module} import model_registry
+
+
+def own_{flavor}():
+    return Trainer.Config(
+        model_spec=model_registry("{flavor}", num_mtp_layers=1),
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2048,
+                                max_context_length=1024),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+    )
+"""
+
+
+@pytest.mark.parametrize("flavor", ["tiny", "tiny_mm", "called"])
+@pytest.mark.parametrize("module", [".", "torchtitan.models.own"])
+def test_a_flavor_that_a_function_gives_has_its_figures(
+    tmp_path: Path, flavor: str, module: str
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    tree = tmp_path / "torchtitan" / "models" / "own"
+    tree.mkdir(parents=True)
+    (tree / "__init__.py").write_text(FUNCTIONS)
+    at = tree if module == "." else tmp_path
+    model = read(at, "config_registry.py", REGISTRY.format(flavor=flavor, module=module)).model
+    assert (model.num_layers, model.hidden_size, model.num_heads) == (3, 64, 4)
+    assert (model.num_experts, model.top_k, model.moe_ffn_size, model.ffn_size) == (8, 2, 32, 128)
+    assert (model.vocab_size, model.mtp_layers) == (100, 1)
+
+
+def test_a_flavor_is_that_of_the_called_registry(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    for name in ("own", "other"):
+        tree = tmp_path / "torchtitan" / "models" / name
+        tree.mkdir(parents=True)
+        (tree / "__init__.py").write_text(FUNCTIONS.replace("64", {"own": "64"}.get(name, "48")))
+    both = (
+        "from torchtitan.models.own import model_registry\n"
+        "from torchtitan.models.other import model_registry as other_model_registry\n"
+    )
+    text = REGISTRY.format(flavor="tiny", module=".").replace("from . import model_registry", both)
+    text = text.replace("model_spec=model", "model_spec=other_model")
+    assert read(tmp_path, "config_registry.py", text).model.hidden_size == 48
+
+
 def test_recomputed_modules_of_verl_and_nemo_rl(tmp_path: Path) -> None:
     section = "actor_rollout_ref.actor.megatron.override_transformer_config"
     words = f'{section}.recompute_granularity=selective {section}.recompute_modules=["mlp","moe"]'

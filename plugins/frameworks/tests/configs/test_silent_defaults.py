@@ -114,6 +114,20 @@ def test_a_named_model_of_maxtext_replaces_the_base_file_s_figures(maxtext: Path
     assert maxtext_run(maxtext, changed).model.num_layers == 2
 
 
+def test_the_student_of_maxtext_s_distillation_is_read(maxtext: Path) -> None:
+    text = (
+        "base_config: base.yml\nstudent_overrides:\n  model_name: small-moe\n"
+        "  override_model_config: true\n  base_num_query_heads: 8\n"
+        "teacher_overrides: {model_name: mixtral-8x7b}\ndistill_alpha: 0.5\n"
+        "ici_fsdp_parallelism: -1\nmax_target_length: 512\n"
+    )
+    (maxtext.parent / "configs" / "distill.yml").write_text(text)
+    run = read_config(maxtext.parent / "configs" / "distill.yml")
+    assert (run.model.num_layers, run.model.hidden_size, run.model.num_heads) == (4, 512, 8)
+    assert (run.model.name, run.model.num_experts, run.seq_len) == ("small-moe", 8, 512)
+    assert [each.option for each in run.unresolved] == ["distill_alpha"]
+
+
 def test_a_missing_file_of_maxtext_is_named(maxtext: Path) -> None:
     maxtext.write_text("python3 -m maxtext.train models/gpu/none.yml ici_fsdp_parallelism=8\n")
     run = read_config(maxtext)
