@@ -108,6 +108,10 @@ def collect_accelerate(file: KeyedFile, collected: Collected) -> str | None:
             collected.set("dp_replicate", sizes[0], place, copies)
         path = ("parallelism_config", "parallelism_config_dp_shard_size")
         collected.set("dp", (sizes[0] or 1) * (sizes[1] or 1), file.place(path), path[-1])
+    path = ("parallelism_config", "parallelism_config_sp_size")  # Ulysses, instead of cp
+    if (degree_of(file.get(*path)) or 1) > 1:
+        collected.placed.pop("cp", None)
+        collected.set("cp", degree_of(file.get(*path)), file.place(path), path[-1])
     offload = file.get("deepspeed_config", "offload_optimizer_device")
     if offload in ("cpu", "nvme"):
         path = ("deepspeed_config", "offload_optimizer_device")

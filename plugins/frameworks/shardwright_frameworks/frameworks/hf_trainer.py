@@ -50,9 +50,9 @@ _KEYS: dict[str, tuple[str, Reader]] = {
          "per_device_training_batch_size",
          "gradient_accumulation": "gradient_accumulation_steps", "global_batch": "train_batch_size",
          "seq_len": "block_size max_seq_length max_seq_len max_length model_max_length cutoff_len "
-         "sequence_len seq_length",
+         "sequence_len seq_length pack_length",
          "model.lora_rank": "lora_rank lora_r lora_dim actor_lora_dim use_llm_lora",
-         "tp": "tensor_parallel_size", "cp": "context_parallel_size cp_size", "ep": "ep_size"},
+         "tp": "tensor_parallel_size", "cp": "context_parallel_size cp_size sequence_parallel_size", "ep": "ep_size"},
     ),
     "bf16": ("precision", if_on("bf16")),
     "fp16": ("precision", if_on("fp16")),
@@ -81,7 +81,8 @@ _LENGTHS = (
     ("max_prompt_length", "max_completion_length"),  # of TRL's learning from own answers
     ("max_prompt_seq_len", "max_answer_seq_len"),  # of DeepSpeed-Chat's
 )
-_NAMES = ("model_name_or_path", "base_model", "config_name", "model", "actor_model_name_or_path")
+_NAMES = ("model_name_or_path", "base_model", "config_name", "model", "model_name",
+          "actor_model_name_or_path")  # fmt: skip
 _ABOUTS |= dict.fromkeys(("deepspeed", "fsdp"), "zero_stage") | dict.fromkeys(_NAMES, "model.name")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
@@ -179,8 +180,8 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
             if reshards is not None:  # of FSDP2; FSDP1 has a word for its strategy
                 collected.placed.pop("zero_stage", None)
                 collected.set("zero_stage", 3 if reshards else 2, place, option)
-        elif key == "activation_checkpointing" and fsdp and truth_of(value):
-            collected.placed.pop("recompute", None)  # FSDP's own
+        elif key == "activation_checkpointing" and truth_of(value):
+            collected.placed.pop("recompute", None)  # FSDP's own, or a program's
             collected.set("recompute", "full", place, option)
         elif key in ("deepspeed", "deepspeed_config", "deepspeed_config_file"):
             deepspeed = text_of(value) if str(value).lower() not in _NONE else None

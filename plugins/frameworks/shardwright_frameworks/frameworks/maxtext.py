@@ -49,6 +49,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "logits_via_embedding": ("model.tied_embeddings", truth_of),
 }  # fmt: skip
 _FIGURES = frozenset(key for key, (about, _) in _KEYS.items() if about.startswith("model."))
+_OF_MODEL = _FIGURES | {"decoder_block"}
 # Sizes that `global_parameter_scale` doubles, one after the other: heads and feed-forward first,
 # then the width, then the layers (configs/types.py, get_individual_scales).
 _SCALED = {
@@ -167,10 +168,10 @@ def collect_maxtext(
         given = {
             key: each
             for key, each in given.items()
-            if key not in _FIGURES or (changes and not each[1].file.endswith("base.yml"))
+            if key not in _OF_MODEL or (changes and not each[1].file.endswith("base.yml"))
         }
         own = given_by_file(model_file) if model_file is not None else {}
-        given |= {key: each for key, each in own.items() if key in _FIGURES - given.keys()}
+        given |= {key: each for key, each in own.items() if key in _OF_MODEL - given.keys()}
     for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
         for about in _fields_of_key(key):
             collected.leave_open(about)
@@ -179,6 +180,8 @@ def collect_maxtext(
         if key in given and "per_device_batch_size" not in given:
             why = "prompts of reinforcement learning, each with several texts"
             collected.leave_open(about, key, why, given[key][1])
+    # Its layers are pairs, with local and global attention (configs/models/gemma2-27b.yml).
+    pairs = str(given.get("decoder_block", ("",))[0]) == "gemma2"
     if "distill_alpha" in given and not given["distill_alpha"][1].file.endswith("base.yml"):
         report_objective("kd", "distill_alpha", given["distill_alpha"][1], collected)
     scale = degree_of(given.get("global_parameter_scale", (1, None))[0]) or 1
@@ -186,6 +189,8 @@ def collect_maxtext(
         if key in _KEYS:
             name, reader = _KEYS[key]
             read = reader(value)
+            if key == "base_num_decoder_layers" and isinstance(read, int) and pairs:
+                read *= 2
             if key in _SCALED and isinstance(read, int):
                 read *= 2 ** ((scale.bit_length() - 1 + _SCALED[key]) // 3)
             collected.set(name, read, place, key)

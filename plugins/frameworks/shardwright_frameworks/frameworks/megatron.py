@@ -226,9 +226,9 @@ def _recompute(options: Options, collected: Collected) -> None:
             collected.set("recompute", kind, option.place, option.name)
     modules = options.last("recompute_modules")
     if modules is not None and kind == "selective" and modules.values:
-        names = [word.plain.strip(",") for word in modules.values]
-        names = sorted(name for one in names for name in re.split(r"[,\s]+", one) if name)
-        if names and names != ["core_attn"] and not unknown_numbers("".join(names)):
+        written = " ".join(word.plain for word in modules.values)
+        names = sorted(re.findall(r"\w+", written))  # `a b`, `a,b`, `[a b]`
+        if names and names != ["core_attn"] and not unknown_numbers(written):
             placed = collected.placed.pop("recompute")
             text = f"selective modules: {','.join(names)}"
             collected.set("recompute", text, modules.place, f"{placed.option} {modules.name}")

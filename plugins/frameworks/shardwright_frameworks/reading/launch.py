@@ -120,9 +120,11 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
     while begin < len(texts) and re.match(r"[A-Za-z_]\w*=", texts[begin]):
         begin += 1
     for place in range(begin, len(texts) - 1):
-        # Programs that submit a job have its command behind `--`.
+        # Programs that submit a job have its command behind `--`, or behind others there.
         following = texts[place + 1].rsplit("/", 1)[-1]
-        if texts[place] == "--" and (following in _LAUNCHERS or following.startswith("python")):
+        if texts[place] in ("--", "&&") and (
+            following in _LAUNCHERS or following.startswith("python")
+        ):
             words = command.words[place + 1 :]
             if any(text.endswith("mason.py") for text in texts[:place]):
                 words = _on_all_nodes(command.words[:place], words, unknowns)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Options
+from shardwright_frameworks.configs.command_options import Options, whole
 from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import read_keyed
@@ -415,6 +415,10 @@ def _collect_others(source: LaunchSource) -> str | None:
         source.report_missing(config.name, why, config.place)
     if "axolotl" in source.program and (missing := missing_file(source.launch, source.folder)):
         source.report_missing(source.launch.program, f"{missing!r} is not in the folder")
+    learners = options.last("num_learners_per_node", "actor_num_gpus_per_node")  # open-instruct's
+    counts = [whole(word.plain) or 0 for word in learners.values] if learners is not None else []
+    if learners is not None and all(counts):
+        source.collected.set("devices", sum(counts), learners.place, learners.name)
     is_trainer = hf_trainer.is_trainer(keys)
     of_trainer = hf_trainer.has_trainers_defaults(keys, source.program)
     if is_trainer or framework in ("transformers", "llama-factory", "axolotl"):

@@ -1422,3 +1422,48 @@ def test_torchtune_s_file_for_one_device(tmp_path: Path) -> None:
     run = read(tmp_path, "1B_lora_single_device.yaml", text)
     assert (run.devices, run.dp, run.global_batch) == (1, 1, 32)
     assert read(tmp_path, "1B_lora.yaml", text).devices is None
+
+
+def test_ulysses_of_accelerate_is_context_parallel(tmp_path: Path) -> None:
+    text = (
+        "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
+        "deepspeed_config: {zero_stage: 3}\nparallelism_config:\n"
+        "  parallelism_config_cp_size: 1\n  parallelism_config_sp_size: 4\n"
+        "  parallelism_config_dp_shard_size: 2\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.cp, run.dp, run.devices, run.contradictions) == (4, 2, 8, ())
+
+
+@pytest.mark.parametrize("modules", ["mlp moe", "mlp,moe", "'[mlp moe]'", "'[moe, mlp]'"])
+def test_recomputed_modules_of_megatron_in_brackets(tmp_path: Path, modules: str) -> None:
+    words = f"--recompute-granularity selective --recompute-modules {modules}"
+    assert read(tmp_path, "a.sh", f"{MEGATRON} {words}").recompute == "selective modules: mlp,moe"
+
+
+def test_layers_of_gemma_2_are_pairs_in_maxtext(tmp_path: Path) -> None:
+    text = (
+        "base_num_decoder_layers: 3\nbase_emb_dim: 64\ndecoder_block: {}\nsteps: 1\n"
+        "max_target_length: 128\nper_device_batch_size: 1\n"
+    )
+    assert read(tmp_path, "a.yml", text.format("gemma2")).model.num_layers == 6
+    assert read(tmp_path, "b.yml", text.format("llama2")).model.num_layers == 3
+
+
+def test_a_command_behind_others_of_a_submitted_job(tmp_path: Path) -> None:
+    words = (
+        "--model_name_or_path a/b --per_device_train_batch_size 1 --deepspeed_stage 3 "
+        "--output_dir c --num_learners_per_node 8 4 --sequence_parallel_size 2 --pack_length 4096"
+    )
+    job = "python mason.py --num_nodes 2 --gpus 8 -- source setup.sh \\&\\& python grpo_fast.py"
+    run = read(tmp_path, "a.sh", f"{job} {words}\n")
+    assert (run.devices, run.cp, run.seq_len, run.zero_stage) == (12, 2, 4096, 3)
+    assert "grpo_fast.py" in [each.option for each in run.unresolved]
+
+
+def test_a_program_s_own_names_of_its_model_and_recomputation(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "train_batch_size": 4}')
+    words = "--model_name Qwen/Qwen3-8B --activation_checkpointing --max_length 2048"
+    command = "deepspeed --num_gpus=2 tune.py --deepspeed_config=ds.json"
+    run = read(tmp_path, "a.sh", f"{command} {words}\n")
+    assert (run.recompute, run.model.num_layers, run.seq_len) == ("full", 36, 2048)
