@@ -17,7 +17,8 @@ _FIGURES = {
     "hidden_dim": "ffn_size", "inter_dim": "ffn_size", "moe_inter_dim": "moe_ffn_size",
     "num_experts": "num_experts", "top_k": "top_k", "num_shared_experts": "num_shared_experts",
     "dense_hidden_dim": "ffn_size", "moe_hidden_dim": "moe_ffn_size", "router_top_k": "top_k",
-    "n_dense_layers": "first_dense_layers",
+    "n_dense_layers": "first_dense_layers", "intermediate_size": "ffn_size",
+    "moe_intermediate_size": "moe_ffn_size", "num_experts_per_tok": "top_k",
 }  # fmt: skip
 _SHAPE = ("dim", "n_layers", "n_heads")
 _FOLDERS = ("models", "experiments")
@@ -26,26 +27,31 @@ _MOST_CALLS = 4  # from the entry to the function with the numbers
 
 def collect_flavor_of_tree(folder: ConfigFolder, collected: Collected) -> None:
     """Collect the figures of the flavor in torchtitan/models/NAME/__init__.py."""
-    model = collected.placed.get("model.name")
+    model, flavor = (collected.placed.get(f"model.{key}") for key in ("name", "flavor"))
     ends = [f"{each}/{model.value}/__init__.py" for each in _FOLDERS] if model is not None else []
     names = [(end, folder.find(f"torchtitan/{end}")) for end in ends]
     name = next((name for end, name in names if name and name.endswith(end)), None)
-    if name is not None:
+    if name is not None and flavor is not None:
         with contextlib.suppress(DocumentError):
-            collect_flavor(read_python(name, folder.text(name) or ""), collected)
+            file = read_python(name, folder.text(name) or "")
+            collect_flavor(file, str(flavor.value), collected)
 
 
-def collect_flavor(file: PythonFile, collected: Collected) -> None:
-    """Collect the figures of the flavor in a file with a table of them, unless they are those of
-    the published model of that name."""
-    model, flavor = (collected.placed.get(f"model.{key}") for key in ("name", "flavor"))
-    if model is None or flavor is None:
-        return
-    found, is_called = _flavor(file, str(flavor.value))
+def collect_flavor(file: PythonFile, name: str, collected: Collected) -> None:
+    """Collect the figures of a flavor in a file with a table of them, unless they are those of the
+    published model of that name."""
+    model = collected.placed.get("model.name")
+    flavor = collected.placed.get("model.flavor", model)
+    found, is_called = _flavor(file, name)
     shape = {key: collected.get(f"model.{_FIGURES[key]}") for key in _SHAPE}
-    if not found.get("n_layers") or (
-        "model.figures_of" in collected.placed
-        and all(found.get(key, of) == of for key, of in shape.items())
+    if (
+        model is None
+        or flavor is None
+        or not found.get("n_layers")
+        or (
+            "model.figures_of" in collected.placed
+            and all(found.get(key, of) == of for key, of in shape.items())
+        )
     ):
         return
     of = collected.placed.get("model.figures_of")

@@ -52,7 +52,8 @@ _KEYS: dict[str, tuple[str, Reader]] = {
          "seq_len": "block_size max_seq_length max_seq_len max_length model_max_length cutoff_len "
          "sequence_len seq_length pack_length",
          "model.lora_rank": "lora_rank lora_r lora_dim actor_lora_dim use_llm_lora",
-         "tp": "tensor_parallel_size", "cp": "context_parallel_size cp_size sequence_parallel_size", "ep": "ep_size"},
+         "cp": "context_parallel_size cp_size sequence_parallel_size",
+         "tp": "tensor_parallel_size", "ep": "ep_size"},
     ),
     "bf16": ("precision", if_on("bf16")),
     "fp16": ("precision", if_on("fp16")),

@@ -227,16 +227,22 @@ def _recompute(options: Options, collected: Collected) -> None:
     modules = options.last("recompute_modules")
     if modules is not None and kind == "selective" and modules.values:
         written = " ".join(word.plain for word in modules.values)
-        names = sorted(re.findall(r"\w+", written))  # `a b`, `a,b`, `[a b]`
-        if names and names != ["core_attn"] and not unknown_numbers(written):
-            placed = collected.placed.pop("recompute")
-            text = f"selective modules: {','.join(names)}"
-            collected.set("recompute", text, modules.place, f"{placed.option} {modules.name}")
+        if not unknown_numbers(written):
+            option = f"{collected.placed['recompute'].option} {modules.name}"
+            set_modules(written, option, modules.place, collected)
     layers, method = options.last("recompute_num_layers"), options.text("recompute_method")
     if layers is not None and kind == "full":
         number = whole(options.value_of(layers, collected))
         collected.set("recompute_layers", number, layers.place, layers.name)
     keep_recomputed_layers(collected, method)
+
+
+def set_modules(written: str, option: str, place: Place, collected: Collected) -> None:
+    """Collect the modules of selective recomputation: `mlp moe`, `[mlp,moe]`."""
+    names = sorted(re.findall(r"\w+", written))
+    if names and names != ["core_attn"]:
+        del collected.placed["recompute"]
+        collected.set("recompute", f"selective modules: {','.join(names)}", place, option)
 
 
 def keep_recomputed_layers(collected: Collected, method: str | None) -> None:

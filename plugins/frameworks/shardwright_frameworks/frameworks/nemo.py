@@ -39,6 +39,7 @@ from shardwright_frameworks.frameworks.megatron import (
     collect_experts,
     collect_layout,
     keep_recomputed_layers,
+    set_modules,
 )
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
@@ -342,11 +343,7 @@ def collect_modules(values: Values, collected: Collected) -> None:
         collected.use("recompute_modules", place)
         is_selective = placed is not None and placed.value == "selective"
         if is_selective and isinstance(modules, (list, str)):
-            names = sorted(re.findall(r"\w+", str(modules)))
-            if names and names != ["core_attn"]:
-                text = f"selective modules: {','.join(names)}"
-                del collected.placed["recompute"]
-                collected.set("recompute", text, place, ".".join(path))
+            set_modules(str(modules), ".".join(path), place, collected)
 
 
 def collect_memory(values: Values, collected: Collected) -> None:

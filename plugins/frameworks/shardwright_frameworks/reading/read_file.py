@@ -265,12 +265,14 @@ def collect_python(
     before = len(collected.placed) + len(collected.unresolved)
     if framework == "torchtitan":
         python_config.collect_python_torchtitan(values, overrides, collected)
-        for _, registry, _, at in values.calls:
+        for _, registry, arguments, at in values.calls:
             name = registry.rpartition(".")[2]
-            for place, each in list(recipes.files.items()) if "model_registry" in name else ():
+            named = bool(arguments) and name.endswith("model_registry")
+            for place, each in list(recipes.files.items()) if named else ():
                 if each is not None and each.name == at.file:
                     defined = recipes.defined(place, each, name)
-                    collect_flavor(defined[1] if defined is not None else each, collected)
+                    table = defined[1] if defined is not None else each
+                    collect_flavor(table, str(arguments[0]), collected)
     else:
         python_config.collect_python_nemo(values, overrides, collected)
     if len(collected.placed) + len(collected.unresolved) == before:

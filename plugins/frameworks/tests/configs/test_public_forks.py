@@ -521,6 +521,20 @@ def test_a_flavor_is_that_of_the_called_registry(tmp_path: Path) -> None:
     assert read(tmp_path, "config_registry.py", text).model.hidden_size == 48
 
 
+def test_a_flavor_that_changes_a_model_of_transformers(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text(
+        'flavors = {"full": Model.Config(model=Shape()), "tiny": Model.Config(\n'
+        "    model=Shape(dim=64, n_layers=2, n_heads=4, num_experts_per_tok=2))}\n\n\n"
+        "def model_registry(flavor):\n    return ModelSpec(model=flavors[flavor])\n"
+    )
+    for flavor, layers in (("tiny", 2), ("full", 36)):
+        text = REGISTRY.format(flavor=flavor, module=".").replace(", num_mtp_layers=1", "")
+        text = text.replace("training=", 'hf_model="Qwen/Qwen3-8B",\n        training=')
+        model = read(tmp_path, "config_registry.py", text).model
+        assert (model.name, model.num_layers) == ("Qwen/Qwen3-8B", layers)
+        assert (model.vocab_size, model.top_k) == ((None, 2) if layers == 2 else (151936, None))
+
+
 def test_recomputed_modules_of_verl_and_nemo_rl(tmp_path: Path) -> None:
     section = "actor_rollout_ref.actor.megatron.override_transformer_config"
     words = f'{section}.recompute_granularity=selective {section}.recompute_modules=["mlp","moe"]'
