@@ -42,19 +42,12 @@ def collect_flavor(file: PythonFile, name: str, collected: Collected) -> None:
     published model of that name."""
     model = collected.placed.get("model.name")
     flavor = collected.placed.get("model.flavor", model)
-    found, is_called = _flavor(file, name)
-    shape = {key: collected.get(f"model.{_FIGURES[key]}") for key in _SHAPE}
-    if (
-        model is None
-        or flavor is None
-        or not found.get("n_layers")
-        or (
-            "model.figures_of" in collected.placed
-            and all(found.get(key, of) == of for key, of in shape.items())
-        )
-    ):
-        return
+    found = _flavor(file, name)
     of = collected.placed.get("model.figures_of")
+    shape = {key: collected.get(f"model.{_FIGURES[key]}") for key in _SHAPE}
+    published = of is not None and all(found.get(key, of) == of for key, of in shape.items())
+    if model is None or flavor is None or not found.get("n_layers") or published:
+        return
     for key, each in list(collected.placed.items()):
         same = of is not None and (each.place, each.option) == (of.place, of.option)
         if same and key.startswith("model.") and key not in ("model.name", "model.flavor"):
@@ -68,31 +61,29 @@ def collect_flavor(file: PythonFile, name: str, collected: Collected) -> None:
         width = int(factor * int(2 * 4 * (found.get("dim") or 0) / 3))
         padded = int(multiple * -(-width // multiple)) or None
         collected.set_first("model.ffn_size", padded, flavor.place, flavor.option)
-    elif "num_experts" not in found and model.value != "qwen3" and not is_called:
+    elif "num_experts" not in found and model.value == "llama4":
         why = f"the entry in {file.name} leaves the experts to the program"
         collected.leave_open("model.num_experts", flavor.option, why, flavor.place)
     collected.set("model.figures_of", file.name, flavor.place, flavor.option)
     collected.files.append(file.name)
 
 
-def _flavor(file: PythonFile, flavor: str) -> tuple[dict[str, int | float], bool]:
-    """The numbers in a flavor's entry in a table of flavors, and whether the entry is a function:
-    then the numbers are those of its calls, or of those of the function that it calls."""
+def _flavor(file: PythonFile, flavor: str) -> dict[str, int | float]:
+    """The numbers in a flavor's entry in a table of flavors; if it is a function, those of its
+    calls, or of the function that it calls."""
     tables = [node for each in file.body for node in ast.walk(each) if isinstance(node, ast.Dict)]
     entries = (v for t in tables for k, v in zip(t.keys, t.values, strict=True)
                if isinstance(k, ast.Constant) and k.value == flavor)  # fmt: skip
-    for entry in entries:
-        within: ast.AST = entry
+    found: dict[str, int | float] = {}
+    for within in entries:
+        called: list[ast.AST] = [within]
         for _ in range(_MOST_CALLS):
-            names = [each.id for each in ast.walk(within) if isinstance(each, ast.Name)]
-            called = [file.functions[name] for name in names if name in file.functions]
-            found = _numbers(within)
             if found.get("n_layers") or not called:
                 break
-            within = called[0]
-        if found:
-            return found, within is not entry
-    return {}, False
+            found = _numbers(called[0])
+            names = [each.id for each in ast.walk(called[0]) if isinstance(each, ast.Name)]
+            called = [file.functions[name] for name in names if name in file.functions]
+    return found
 
 
 def _numbers(within: ast.AST) -> dict[str, int | float]:
