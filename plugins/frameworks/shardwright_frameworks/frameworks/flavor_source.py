@@ -8,7 +8,7 @@ import contextlib
 
 from profiles.errors import DocumentError
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.python_file import PythonFile, read_python
+from shardwright_frameworks.configs.python_file import PythonFile, dotted, read_python
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 
 _FIGURES = {
@@ -72,8 +72,8 @@ def _flavor(file: PythonFile, flavor: str) -> dict[str, int | float]:
     """The numbers in a flavor's entry in a table of flavors; if it is a function, those of its
     calls, or of the function that it calls."""
     tables = [node for each in file.body for node in ast.walk(each) if isinstance(node, ast.Dict)]
-    entries = (v for t in tables for k, v in zip(t.keys, t.values, strict=True)
-               if isinstance(k, ast.Constant) and k.value == flavor)  # fmt: skip
+    pairs = (pair for each in tables for pair in zip(each.keys, each.values, strict=True))
+    entries = (v for k, v in pairs if isinstance(k, ast.Constant) and k.value == flavor)
     found: dict[str, int | float] = {}
     for within in entries:
         called: list[ast.AST] = [within]
@@ -90,10 +90,10 @@ def _numbers(within: ast.AST) -> dict[str, int | float]:
     """The numbers among keywords of calls, the outermost first; of a function also those that it
     names before."""
     nodes = list(ast.walk(within))
-    given = [(each.arg, each.value) for call in nodes if isinstance(call, ast.Call)
-             for each in call.keywords if each.arg]  # fmt: skip
-    named = {target.id: _number(each.value) for each in nodes if isinstance(each, ast.Assign)
-             for target in each.targets if isinstance(target, ast.Name)}  # fmt: skip
+    calls = (each for each in nodes if isinstance(each, ast.Call))
+    given = [(each.arg, each.value) for call in calls for each in call.keywords if each.arg]
+    assigned = (each for each in nodes if isinstance(each, ast.Assign))
+    named = {dotted(each.targets[0]): _number(each.value) for each in assigned}
     found: dict[str, int | float] = {}
     for key, value in given:
         number = named.get(value.id) if isinstance(value, ast.Name) else _number(value)

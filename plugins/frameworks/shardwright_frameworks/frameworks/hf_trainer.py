@@ -42,6 +42,7 @@ def _bits(value: Any) -> str | None:
     return {"4": "nf4", "8": "int8"}.get(str(value))
 
 
+_STAGES = ("zero_stage", "actor_zero_stage", "deepspeed_stage")
 _ATTENTION = ("flash_attn", "attn_implementation", "attn_impl", "use_flash_attn", "flash_attention")
 _KEYS: dict[str, tuple[str, Reader]] = {
     **read_by(
@@ -64,9 +65,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "optim": ("optimizer", word_of),
     "optimizer": ("optimizer", word_of),
     "use_muon": ("optimizer", if_on("muon")),
-    **dict.fromkeys(
-        ("zero_stage", "actor_zero_stage", "deepspeed_stage"), ("zero_stage", count_of)
-    ),
+    **dict.fromkeys(_STAGES, ("zero_stage", count_of)),
     # Frozen weights by bitsandbytes, whose 4 bits are NF4 (axolotl, LLaMA-Factory, ms-swift).
     "load_in_4bit": ("base_precision", if_on("nf4")),
     "load_in_8bit": ("base_precision", if_on("int8")),
@@ -82,8 +81,8 @@ _LENGTHS = (
     ("max_prompt_length", "max_completion_length"),  # of TRL's learning from own answers
     ("max_prompt_seq_len", "max_answer_seq_len"),  # of DeepSpeed-Chat's
 )
-_NAMES = ("model_name_or_path", "base_model", "config_name", "model", "model_name",
-          "actor_model_name_or_path")  # fmt: skip
+_NAMES: tuple[str, ...] = ("model_name_or_path", "base_model", "config_name", "model", "model_name")
+_NAMES += ("actor_model_name_or_path",)  # of DeepSpeed-Chat
 _ABOUTS |= dict.fromkeys(("deepspeed", "fsdp"), "zero_stage") | dict.fromkeys(_NAMES, "model.name")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
@@ -95,9 +94,8 @@ _MARKS = frozenset(
 # Options of programs with another training loop (accelerate's `*_no_trainer.py`, diffusers,
 # DeepSpeed's examples, open-instruct) and other defaults.
 _OWN_LOOP = frozenset(
-    {"with_tracking", "max_train_steps", "num_warmup_steps", "checkpointing_steps", "num_epochs",
-     "zero_stage", "actor_zero_stage", "deepspeed_stage"}
-)  # fmt: skip
+    {"with_tracking", "max_train_steps", "num_warmup_steps", "checkpointing_steps", "num_epochs"}
+).union(_STAGES)
 _SHIPPED = re.compile(r"zero([0-3])(_offload)?")
 Given = list[tuple[str, Any, Place, str]]
 """(key, value, place, option as written) of each argument, in order."""

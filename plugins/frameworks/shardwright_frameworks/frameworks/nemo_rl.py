@@ -23,12 +23,7 @@ from shardwright_frameworks.configs.keyed_values import (
 )
 from shardwright_frameworks.frameworks.automodel import class_of
 from shardwright_frameworks.frameworks.megatron import collect_distributed_optimizer
-from shardwright_frameworks.frameworks.nemo import (
-    KEYS,
-    Values,
-    collect_modules,
-    values_of_files,
-)
+from shardwright_frameworks.frameworks.nemo import KEYS, Values, collect_modules, values_of_files
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place

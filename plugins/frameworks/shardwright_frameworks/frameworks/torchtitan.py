@@ -75,10 +75,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "pipeline_parallel_schedule": ("schedule", _schedule),
     "enable_cpu_offload": ("optimizer_offload", truth_of),
     "flavor": ("model.flavor", text_of),
-    "mixed_precision_reduce": (
-        "gradient_reduction",
-        {"bfloat16": "bf16", "float32": "fp32"}.get,
-    ),
+    "mixed_precision_reduce": ("gradient_reduction", {"bfloat16": "bf16", "float32": "fp32"}.get),
     "enable_float8_linear": ("precision", _flag_precision("fp8")),
     "enable_fp8_linear": ("precision", _flag_precision("fp8")),
     "ngpu": ("devices", degree_of),
