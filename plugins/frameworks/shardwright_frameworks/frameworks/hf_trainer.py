@@ -81,8 +81,7 @@ _LENGTHS = (
     ("max_prompt_length", "max_completion_length"),  # of TRL's learning from own answers
     ("max_prompt_seq_len", "max_answer_seq_len"),  # of DeepSpeed-Chat's
 )
-_NAMES: tuple[str, ...] = ("model_name_or_path", "base_model", "config_name", "model", "model_name")
-_NAMES += ("actor_model_name_or_path",)  # of DeepSpeed-Chat
+_NAMES = ("model_name_or_path", "base_model", "config_name", "model", "actor_model_name_or_path")
 _ABOUTS |= dict.fromkeys(("deepspeed", "fsdp"), "zero_stage") | dict.fromkeys(_NAMES, "model.name")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
@@ -195,6 +194,9 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
             if found is not None and "base_precision" not in collected.placed:
                 why = f"{found[0]}: the model's weights are in few bits, whose type is not given"
                 collected.leave_open("base_precision", option, why, place)
+    named = by_key.get("model_name", ("",))  # of some programs; of others a nickname
+    if "/" in str(named[0]) and not by_key.keys() & _NAMES:
+        collected.set("model.name", *named)
     if truth_of(by_key.get("use_peft", (None,))[0]) is False:
         drop_adapter(collected)
     for key in {"torch_dtype", "dtype"} & by_key.keys():

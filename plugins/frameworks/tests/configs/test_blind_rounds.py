@@ -1467,3 +1467,6 @@ def test_a_program_s_own_names_of_its_model_and_recomputation(tmp_path: Path) ->
     command = "deepspeed --num_gpus=2 tune.py --deepspeed_config=ds.json"
     run = read(tmp_path, "a.sh", f"{command} {words}\n")
     assert (run.recompute, run.model.num_layers, run.seq_len) == ("full", 36, 2048)
+    words = "--rlhf_type dpo --model Qwen/Qwen3-8B --model_name swift/robot --learning_rate 1e-5"
+    run = read(tmp_path, "b.sh", f"NPROC_PER_NODE=2 swift rlhf {words}\n")
+    assert (run.model.name, run.contradictions) == ("Qwen/Qwen3-8B", ())
