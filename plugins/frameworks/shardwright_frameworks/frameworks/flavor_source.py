@@ -87,8 +87,8 @@ def _flavor(file: PythonFile, flavor: str) -> dict[str, int | float]:
 
 
 def _numbers(within: ast.AST) -> dict[str, int | float]:
-    """The numbers among keywords of calls, the outermost first; of a function also those that it
-    names before."""
+    """The numbers that keywords of calls have, also by the name of a variable; those of outer calls
+    come before those of inner ones."""
     nodes = list(ast.walk(within))
     calls = (each for each in nodes if isinstance(each, ast.Call))
     given = [(each.arg, each.value) for call in calls for each in call.keywords if each.arg]

@@ -228,8 +228,8 @@ def _recompute(options: Options, collected: Collected) -> None:
     if modules is not None and kind == "selective" and modules.values:
         written = " ".join(word.plain for word in modules.values)
         if not unknown_numbers(written):
-            option = f"{collected.placed['recompute'].option} {modules.name}"
-            set_modules(written, option, modules.place, collected)
+            name = f"{collected.placed['recompute'].option} {modules.name}"
+            set_modules(written, name, modules.place, collected)
     layers, method = options.last("recompute_num_layers"), options.text("recompute_method")
     if layers is not None and kind == "full":
         number = whole(options.value_of(layers, collected))
