@@ -3,6 +3,7 @@ open."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -96,6 +97,12 @@ def _read_arguments(
     collect_ranks(launch, header, collected)
     if any("ds_ssh" in each.reason for each in reading.unknowns):
         collected.defaults.pop("nodes", None)  # it runs on the nodes of a host file
+    for before, word in itertools.pairwise(launch.arguments):
+        is_value = before.plain[:1] == "-" or before.plain.isdigit()  # of a list
+        if is_unknown(word.plain) and not without_unknowns(word.plain) and not is_value:
+            unknown = reading.unknowns[unknown_numbers(word.text)[0]]
+            if unknown.kind == "output":  # it may have any options
+                collected.report_missing("arguments", unknown.reason, word.place)
     source = LaunchSource(
         launch=launch, reading=reading, folder=folder, collected=collected, variables=variables
     )

@@ -37,6 +37,9 @@ _BRACED = re.compile(r"(\w+|[@*#?])(?:\[([^][]+)\])?(?:(:?)([-=+?])(.*))?", re.S
 _ARITHMETIC_NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*")
 _DOCUMENT = re.compile(r"(\$\()\s*cat\s*<<")
 _EXPR = re.compile(r"expr [\w${} ]+( (\\\*|[-+/%]) [\w${} ]+)+")
+# A text that filters of white space print.
+_FILTER = r"""xargs|tr (-s )?['"](\\n| )['"]( ['"] ['"])?|sed 's/[ \\+*]+/ /g'"""
+_PRINTED = re.compile(rf"echo ([^|;&<>]+?)( ?\| ?({_FILTER}))*")
 _COMMAND = ("$(", "`", "<(", ">(")
 _MOST_TEXT = 1_000_000
 _MOST_NUMBER = 10**18
@@ -155,6 +158,9 @@ def _value(reference: Reference, scope: Scope) -> str | tuple[Word, ...]:
         command = " ".join(text.lstrip("$<>").strip("`()").split())
         if _EXPR.fullmatch(command):
             return arithmetic(command.removeprefix("expr ").replace("\\*", "*"), place, scope)
+        if (echoed := _PRINTED.fullmatch(command)) is not None:
+            prepared = prepare(echoed[1], place, scope.references).replace('"', "")
+            return " ".join(_joined(prepared.replace("'", ""), place, scope).split())
         printed = "." if command == "pwd" else scope.output(command, scope)
         return scope.unknown("output", command[:80], place) if printed is None else printed
     if not text.startswith("${"):

@@ -1470,3 +1470,28 @@ def test_a_program_s_own_names_of_its_model_and_recomputation(tmp_path: Path) ->
     words = "--rlhf_type dpo --model Qwen/Qwen3-8B --model_name swift/robot --learning_rate 1e-5"
     run = read(tmp_path, "b.sh", f"NPROC_PER_NODE=2 swift rlhf {words}\n")
     assert (run.model.name, run.contradictions) == ("Qwen/Qwen3-8B", ())
+
+
+def test_the_output_of_a_command_may_have_options(tmp_path: Path) -> None:
+    words = "--model_name_or_path a/b --per_device_train_batch_size 1 --output_dir c"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 8 train.py {words} $(print_options)\n")
+    (found,) = run.unresolved
+    assert (found.option, found.why.partition(",")[0]) == (
+        "arguments",
+        "the output of `print_options`",
+    )
+    assert (run.micro_batch, run.defaults.keys()) == (1, {"nodes"})
+    listed = f"{words} --graphs 1 2 $(seq 3 8)"
+    run = read(tmp_path, "b.sh", f"torchrun --nproc_per_node 8 train.py {listed}\n")
+    assert "arguments" not in [each.option for each in run.unresolved]
+
+
+def test_overrides_that_filters_of_white_space_print(tmp_path: Path) -> None:
+    script = (
+        'TP=4\nMORE="model.tensor_model_parallel_size=$TP \\\n  train.micro_batch_size=2\n"\n'
+        'CMD="python run_recipe.py --recipe llama3_8b_pretrain_config"\n'
+        "CMD=\"$CMD $(echo \"$MORE\" | tr '\\n' ' ' | sed 's/  \\+/ /g')\"\n"
+        'srun -N 2 bash -c "$CMD"\n'
+    )
+    run = read(tmp_path, "a.sh", script)
+    assert (run.framework, run.tp, run.micro_batch) == ("megatron-bridge", 4, 2)
