@@ -101,7 +101,8 @@ def _read_arguments(
         is_value = before.plain[:1] == "-" or before.plain.isdigit()  # of a list
         if is_unknown(word.plain) and not without_unknowns(word.plain) and not is_value:
             unknown = reading.unknowns[unknown_numbers(word.text)[0]]
-            if unknown.kind == "output":  # it may have any options
+            given = unknown.name.startswith("${@")  # the script's own arguments, none
+            if unknown.kind in ("output", "expression") and not given:  # any options
                 collected.report_missing("arguments", unknown.reason, word.place)
     source = LaunchSource(
         launch=launch, reading=reading, folder=folder, collected=collected, variables=variables

@@ -1481,9 +1481,9 @@ def test_the_output_of_a_command_may_have_options(tmp_path: Path) -> None:
         "the output of `print_options`",
     )
     assert (run.micro_batch, run.defaults.keys()) == (1, {"nodes"})
-    listed = f"{words} --graphs 1 2 $(seq 3 8)"
-    run = read(tmp_path, "b.sh", f"torchrun --nproc_per_node 8 train.py {listed}\n")
-    assert "arguments" not in [each.option for each in run.unresolved]
+    for more in ("--graphs 1 2 $(seq 3 8)", "${@:2}"):
+        run = read(tmp_path, "b.sh", f"torchrun --nproc_per_node 8 train.py {words} {more}\n")
+        assert "arguments" not in [each.option for each in run.unresolved]
 
 
 def test_overrides_that_filters_of_white_space_print(tmp_path: Path) -> None:
