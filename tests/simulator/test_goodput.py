@@ -65,6 +65,12 @@ def test_a_checkpoint_by_hand():
     assert found.save_s[0] == pytest.approx(14 * 405e9 / 2e12)
     assert found.pause_s[0] == pytest.approx(0.1 * found.save_s[0])
     assert found.load_s[0] == pytest.approx(14 * 405e9 / (16384 / 3072 * 1e12))
+    spread = replace(PLAIN, checkpoint_blocking_share=0.1, storage_spread=4.0)
+    slow = clusters_of(spread, draws=9)  # slow storage is slow for all three
+    assert np.ptp(slow.save_s) > 1.0
+    for other in ("pause_s", "load_s"):
+        ratio = getattr(found, other)[0] / found.save_s[0]
+        assert getattr(slow, other) == pytest.approx(ratio * slow.save_s)
     own = replace(PLAIN, storage_write_bytes_per_s=1e11, storage_read_bytes_per_s=2e11)
     small = clusters_of(own, devices=8, parameters=1e11)
     assert small.save_s[0] == pytest.approx(14.0)

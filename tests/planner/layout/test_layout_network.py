@@ -8,6 +8,7 @@ import pytest
 
 from planner.layout.layout_question import LayoutSolver, base_run
 from planner.layout.layout_relax import sensitivities
+from planner.run_option import RequestedOptions
 from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_names, scaled
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.runs.network_text import network_of
@@ -59,6 +60,11 @@ def test_each_change_is_the_best_of_a_question_that_is_changed_so() -> None:
     best = solver.best(asked)
     assert best is not None
     found = {s.change: s.step_time_s for s in sensitivities(asked, best.run, solver)}
+    states = "states may be in host memory (--optimizer-offload)"
+    offloaded = replace(asked, options=RequestedOptions(optimizer_offload=True))
+    assert found.pop(states) == pytest.approx(solver.best(offloaded).step_time_s)
+    again = sensitivities(offloaded, best.run, solver)
+    assert found.keys() == {s.change for s in again}
     for change, changed in {
         "a network of twice the rate between nodes": replace(asked, cluster=two_sites(network=2)),
         "twice the rate of line": replace(asked, cluster=two_sites(line=2)),

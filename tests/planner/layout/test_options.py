@@ -179,6 +179,15 @@ def test_what_crosses_a_line_between_sites(gigabits, crosses):
             assert other.chosen.prediction.step_time_s.value >= best.prediction.step_time_s.value
 
 
+@pytest.mark.parametrize(("km", "far"), [(19, ()), (20, ("sites",))])
+def test_a_line_of_20_km_connects_sites_of_a_node(km, far):
+    """Light takes 5 microseconds per km of fiber; a shorter line is the nodes' network."""
+    cluster = two_sites(1, gigabits=80.0, latency_s=km / 2e5)
+    run, _ = context_of(replace(question(), cluster=cluster))
+    assert tuple(level.name for level in run.far_levels) == far
+    assert (run.node_network.bytes_per_s_per_node == 10e9) is not bool(far)
+
+
 def test_sites_with_a_fast_line_are_one_machine():
     """At the network's own rate and latency a third level changes nothing, but for the collisions
     of flows, which are counted in the nodes' network alone."""

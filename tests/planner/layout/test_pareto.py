@@ -39,15 +39,22 @@ def test_the_front_of_memory_is_that_of_enumeration():
 
 
 def test_fewer_devices_are_cheaper_and_slower():
-    asked = question("llama-3.1-70b", "16x8xh100-sxm", batch=64)
-    front = device_front(asked, clock=lambda: 0.0)
-    assert front[0][0].num_devices == 128
-    times = [layout.step_time_s for _, layout in front]
-    costs = [part.num_devices * layout.step_time_s for part, layout in front]
-    assert times == sorted(times)
-    assert costs == sorted(costs, reverse=True)
-    best = solved(question("llama-3.1-70b", front[-1][0].name, batch=64))
-    assert best.chosen.prediction.step_time_s.value == times[-1]
+    """The parts of 1, 2, 4, ... and all nodes, each solved alone; two nodes are too few."""
+    model, pins = "llama-3.1-70b", {"tp": (4, 8), "cp": (1,), "micro_batch": (1,)}
+    every = []
+    for nodes in (1, 2, 4, 8, 9):
+        best = solved(question(model, f"{nodes}x8xh100-sxm", batch=72, **pins)).chosen
+        assert (best is None) is (nodes < 4)
+        if best is not None:
+            every.append((best.prediction.step_time_s.value, nodes * 8))
+    front, least = [], float("inf")
+    for step_s, devices in sorted(every):
+        if devices * step_s < least:
+            least = devices * step_s
+            front.append((step_s, devices))
+    found = device_front(question(model, "9x8xh100-sxm", batch=72, **pins), clock=lambda: 0.0)
+    assert [(layout.step_time_s, part.num_devices) for part, layout in found] == front
+    assert [devices for _, devices in front] == [72, 64, 32]
 
 
 def test_a_cluster_without_a_count_of_nodes():
