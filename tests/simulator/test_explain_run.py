@@ -175,14 +175,19 @@ def test_a_calibration_shows_in_values_origins_and_interval() -> None:
 
 
 def test_everything_names_its_source() -> None:
+    networks = set()
     for run in completed(FIGURES, every=7):
         found = explain_run(run)
+        leaves_node = run.degrees.num_devices > run.node_devices
+        named = any(used.name.startswith("network, ") for used in found.sources)
+        networks.add((leaves_node, named))
         for used in found.sources:
             assert used.source.strip(), (run.id, used.name)
             assert used.method.strip(), (run.id, used.name)
         assert found.step.rows > 0
         assert all(np.isfinite(x.weight) and x.meaning for x in found.coefficients)
         assert found.run.defaults == run.defaults
+    assert networks == {(False, False), (True, True)}
 
 
 def test_hybrids_and_options_are_explained_as_they_are_predicted() -> None:
