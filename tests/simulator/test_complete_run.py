@@ -82,6 +82,15 @@ def test_micro_batch_of_sharded_runs_is_the_whole_batch() -> None:
     assert complete_run(replace(run, zero_stage=3)).micro_batch == 4
 
 
+@pytest.mark.parametrize(("framework", "staged"), [("torchtitan", 1), ("PyTorch FSDP", 3)])
+def test_zero_3_in_a_pipeline_is_zero_1_where_parameters_stay_gathered(
+    framework: str, staged: int
+) -> None:
+    run = replace(GPT_ROW, framework=framework, zero_stage=3)
+    assert complete_run(run).zero_stage == staged
+    assert complete_run(replace(run, pp=1, dp=4)).zero_stage == 3
+
+
 def test_long_sequences_are_split() -> None:
     run = PublishedRun(
         row=1,
