@@ -87,6 +87,9 @@ def test_one_cluster_by_hand():
     assert float(found.lost_s["restart"][0]) == pytest.approx(601 / 11140, rel=0.06)
     whole = 1.0 + sum(float(each[0]) for each in found.lost_s.values())
     assert float(found.wall_s[0]) == pytest.approx(whole)
+    # Evaluations of a fifth of the time: failures, saves and restarts strike them too.
+    slowed = expected(clusters_of(replace(PLAIN, evaluation_share=0.2)))
+    assert slowed.productive == pytest.approx(0.8 * found.productive)
 
 
 @settings(max_examples=50, deadline=None)
