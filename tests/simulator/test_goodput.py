@@ -19,6 +19,7 @@ from profiles.errors import DocumentError, InputError, UnknownNameError
 from simulator.goodput.clusters import HALF_90, best_interval_s, draw_clusters, two_sided
 from simulator.goodput.reliability import (
     PARTS,
+    cheapest_spares,
     delivered,
     expected,
     reliability,
@@ -240,6 +241,8 @@ def test_spares_by_hand():
     assert spares_for(0.5, most_waiting=0.08) == 1
     assert spares_for(0.5, most_waiting=0.0769) == 2
     assert waiting_share(spares_for(30.0), 30.0) <= 0.01 < waiting_share(spares_for(30.0) - 1, 30.0)
+    # At a load of 2, no spare and one cost 3.75 x 2/3 = 1 + 3.75 x 2/5: the fewest are taken.
+    assert cheapest_spares(np.asarray([2.0, 2.0]), np.asarray([3.75, 3.76])).tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
