@@ -148,6 +148,8 @@ RECURRENCES: Mapping[str, str] = {
 SCAN = "shardwright.scan"
 """Op of a recurrence over tokens that an accelerator runs as one kernel (tracing/trace_scans.py);
 the backward is `shardwright.scan_backward`."""
+RMS_NORM = "shardwright.rms_norm"
+"""Op of an RMS norm that an accelerator runs as one kernel (tracing/trace_fused.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from profiles.model.figures.block_reading import (
 )
 from profiles.model.figures.layer_figures import LayerFigures, layer_figures
 from profiles.model.figures.transformer import Transformer
-from profiles.model.graph import ModelGraph
+from profiles.model.graph import RMS_NORM, ModelGraph
 
 _PARAMETERS_WITHIN = 0.001
 _FLOP_WITHIN = 0.01
@@ -262,11 +262,14 @@ class _Chain:
         return size > 0 and any(op.name == "tanh" and op.written_bytes >= size for op in ops)
 
     def _with_norms(self, figures: Transformer) -> Transformer:
-        """The figures with norms of the first layer other than the usual two: RMS norms, with one
-        row per token, or LayerNorms with biases. Norms of queries and keys have a row per head."""
+        """The figures with norms of the first layer other than the usual two: RMS norms in several
+        ops, with one row per token, or LayerNorms with biases. Norms of queries and keys have a row
+        per head."""
         ops = self.graph.blocks[self.first].forward_ops
         if not figures.biases and any(op.name == "native_layer_norm" for op in ops):
             return replace(figures, special_parts="LayerNorms in layers without biases")
+        if any(op.name == RMS_NORM for op in ops):
+            return replace(figures, special_parts="fused RMS norms")
         sizes = Counter(op.written_bytes for op in ops if op.name == "rsqrt")
         token = min(sizes, default=0)
         per_head = Counter((figures.num_heads * token, figures.num_kv_heads * token))

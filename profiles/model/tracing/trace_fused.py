@@ -1,9 +1,13 @@
-"""Fused attention and recurrent layers, traced as one op each.
+"""Fused attention, RMS norms and recurrent layers, traced as one op each.
 
 Attention: on a CPU torch decomposes grouped-query attention into products that materialize the
 scores; an accelerator runs one fused kernel that saves q, k, v, the output and one number per row.
 A trace for an accelerator therefore replaces `scaled_dot_product_attention` by a custom op with the
 shapes and saved tensors of FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2).
+
+RMS norms: torch has one kernel for `torch.nn.functional.rms_norm` on accelerators, which saves its
+input and one number per row; on a CPU the same call is eight ops, in fp32
+(`_fused_rms_norm` in torch/aten/src/ATen/native/native_functions.yaml and layer_norm.cpp).
 
 Recurrences: on shapes torch decomposes an LSTM into a dozen small ops per position. On a CPU oneDNN
 runs a layer as one op (`aten::mkldnn_rnn_layer`, torch/aten/src/ATen/native/RNN.cpp: `use_mkldnn`,
@@ -95,6 +99,54 @@ class FusedAttention(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         return with_fused_attention(func, args, kwargs or {})
+
+
+def _normed(x: Tensor, weight: Tensor | None, dims: int) -> tuple[Tensor, Tensor]:
+    """The shape of x, and one number per row."""
+    rows = x.new_empty(x.shape[: x.dim() - dims], dtype=torch.float32)
+    return x.new_empty(x.shape), rows
+
+
+rms_norm = fake_op("rms_norm", "(Tensor x, Tensor? weight, int dims) -> (Tensor, Tensor)", _normed)
+rms_norm_backward = fake_op(
+    "rms_norm_backward",
+    "(Tensor grad, Tensor x, Tensor rows, Tensor? weight) -> (Tensor, Tensor)",
+    lambda grad, x, rows, weight: (
+        x.new_empty(x.shape),
+        x.new_empty(0 if weight is None else weight.shape),
+    ),
+)
+
+
+def _save_rows(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, _ = inputs
+    ctx.save_for_backward(x, output[1], weight)
+
+
+def _norm_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    x, rows, weight = ctx.saved_tensors
+    dx, dw = rms_norm_backward(grad, x, rows, weight)
+    return dx, None if weight is None else dw, None
+
+
+torch.library.register_autograd("shardwright::rms_norm", _norm_backward, setup_context=_save_rows)
+
+
+class FusedNorms(TorchFunctionMode):
+    """Within the context, an RMS norm is one op, except with a weight of another data type, for
+    which torch has no kernel."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func not in (torch.nn.functional.rms_norm, torch.rms_norm):
+            return func(*args, **(kwargs or {}))
+        given = dict(zip(("input", "normalized_shape", "weight"), args, strict=False))
+        given |= kwargs or {}
+        x, weight = given["input"], given.get("weight")
+        if weight is not None and weight.dtype is not x.dtype:
+            return func(*args, **(kwargs or {}))
+        return rms_norm(x, weight, len(given["normalized_shape"]))[0]
 
 
 _TYPES = (torch.float32, torch.bfloat16)

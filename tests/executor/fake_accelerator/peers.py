@@ -21,7 +21,7 @@ from executor.rank import _flow
 from executor.stages import StageModule
 from executor.starting_weights import builder_of
 from profiles.model.loaders import ModelSpec
-from profiles.model.tracing.trace_fused import FusedAttention
+from profiles.model.tracing.trace_fused import FusedAttention, FusedNorms
 from simulator.values.plan import Plan
 
 
@@ -154,24 +154,31 @@ def host_memory_pinned() -> Iterator[None]:
 
 
 @contextmanager
-def attention_fused_again() -> Iterator[None]:
-    """Inside it, attention is one op where a backward computes it again, too: torch takes modes of
-    functions away while a backward runs."""
-    original = functional.scaled_dot_product_attention
-
-    @wraps(original)
-    def attention(*args: Any, **kwargs: Any) -> Any:
-        modes = _get_current_function_mode_stack()
-        if any(isinstance(mode, FusedAttention) for mode in modes):
-            return original(*args, **kwargs)
-        with FusedAttention():
-            return original(*args, **kwargs)
-
-    functional.scaled_dot_product_attention = attention
+def fused_again() -> Iterator[None]:
+    """Inside it, attention and an RMS norm are one op where a backward computes them again, too:
+    torch takes modes of functions away while a backward runs."""
+    before = {}
+    for name, mode in (("scaled_dot_product_attention", FusedAttention), ("rms_norm", FusedNorms)):
+        before[name] = getattr(functional, name)
+        setattr(functional, name, _within(mode, before[name]))
     try:
         yield
     finally:
-        functional.scaled_dot_product_attention = original
+        for name, original in before.items():
+            setattr(functional, name, original)
+
+
+def _within(mode: type[FusedAttention | FusedNorms], original: Any) -> Any:
+    """The function, always called within a mode."""
+
+    @wraps(original)
+    def fused(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(each, mode) for each in _get_current_function_mode_stack()):
+            return original(*args, **kwargs)
+        with mode():
+            return original(*args, **kwargs)
+
+    return fused
 
 
 @contextmanager

@@ -21,12 +21,12 @@ from executor.unit_gradients import groups_of
 from profiles.model.fake_tensors.trace_expected_shapes import expected_shapes
 from profiles.model.fake_tensors.trace_fakes import masks_as_in_real_runs
 from profiles.model.loaders import ModelSpec
-from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
+from profiles.model.tracing.trace_fused import FusedAttention, FusedNorms, FusedRecurrence
 from simulator.values.plan import Plan
 from tests.executor.fake_accelerator.device import NAME, Backend, register
 from tests.executor.fake_accelerator.peers import (
     answering,
-    attention_fused_again,
+    fused_again,
     host_memory_pinned,
     meshes_with_values,
     messages_under_way,
@@ -101,7 +101,8 @@ def walk(
             stack.enter_context(expected_shapes(unknown=True))
         stack.enter_context(FusedRecurrence())
         stack.enter_context(FusedAttention())
-        stack.enter_context(attention_fused_again())
+        stack.enter_context(FusedNorms())
+        stack.enter_context(fused_again())
         stack.enter_context(masks_as_in_real_runs())
         stack.enter_context(host_memory_pinned())
         stack.enter_context(answering(names))

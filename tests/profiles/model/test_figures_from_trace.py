@@ -102,7 +102,8 @@ def test_modules_in_plain_torch(module: str, changes: dict[str, Any]) -> None:
     [
         ("gpt", ""),
         ("separate", "LayerNorms in layers without biases"),
-        ("sandwich", "further norms"),
+        ("sandwich", "fused RMS norms"),
+        ("wide_sandwich", "further norms"),
     ],
 )
 def test_norms_that_our_executor_does_not_count(module: str, parts: str) -> None:

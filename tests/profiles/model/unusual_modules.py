@@ -152,6 +152,19 @@ class StackedExperts(nn.Module):
         return y.view(shape)
 
 
+class WideNorm(nn.Module):
+    """An RMS norm in several ops, in fp32."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+        return wide.to(x.dtype) * self.scale
+
+
 class Block(nn.Module):
     def __init__(self, attention=None, feed_forward=None, order="pre", norm=nn.LayerNorm):
         super().__init__()
@@ -293,6 +306,7 @@ parallel = made(block=lambda _: Block(order="parallel"))
 fused_parallel = made(block=lambda _: FusedParallel())
 post_norm = made(block=lambda _: Block(order="post"))
 sandwich = made(block=lambda _: Block(Attention(normed=True), order="sandwich", norm=nn.RMSNorm))
+wide_sandwich = made(block=lambda _: Block(order="sandwich", norm=WideNorm))
 experts_in_a_loop = made(block=lambda _: Block(feed_forward=LoopedExperts(8, shared=512)))
 experts_in_a_stack = made(block=lambda _: Block(feed_forward=StackedExperts()))
 every_expert = made(block=lambda _: Block(feed_forward=LoopedExperts(every=True)))
