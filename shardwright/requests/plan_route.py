@@ -17,10 +17,12 @@ from profiles.errors import InputError, ShardwrightError, TraceError
 from profiles.hardware.catalogue.catalog import device_names
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.building.tensor_parallel_rules import HEAD, left_whole
+from profiles.model.figures.described_model import is_read_from_config
 from profiles.model.figures.figures_from_trace import figures_of_trace
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
 from profiles.model.tracing.traced import TracedModel, trace_model
+from shardwright.requests.layout_check import why_not_layouts
 from shardwright.requests.local_paths import trace_cache
 from shardwright.requests.named_model import described_of, import_from_here, uncounted_words
 from simulator.training_run.run.training_run import TrainingRun
@@ -66,9 +68,25 @@ def route_of(
     if why:
         return Route(figures=None, why_blocks=why)
     try:
-        return Route(figures=figures_of(model, seq))
+        figures = figures_of(model, seq)
+        if why := _why_unlike(model, figures, seq):
+            raise InputError(why)
+        return Route(figures=figures)
     except (InputError, TraceError) as error:
         return Route(figures=None, why_blocks=str(error), others=_has_figures(model, seq))
+
+
+def _why_unlike(model: str | TracedModel, figures: Transformer, seq: int | None) -> str:
+    """Why figures from a trace do not give the price of a model's blocks; "" if they do, and for
+    figures from a configuration."""
+    if isinstance(model, TracedModel):
+        spec, length = model.spec, model.sequence_length
+    else:
+        spec, length = resolve_model(model), described_of(model, seq).sample.sequence_length
+    if is_read_from_config(spec):
+        return ""
+    why = why_not_layouts(spec, figures, length)
+    return f"{spec.source}: {why}" if why else ""
 
 
 def _has_figures(model: str | TracedModel, seq: int | None) -> bool:

@@ -15,6 +15,7 @@ CALLERS = {
         "planner/costs/costs.py",
         "planner/heterogeneous/unequal_search.py",
         "executor/probe_pipeline.py",
+        "shardwright/requests/layout_check.py",
         "shardwright/requests/predicted_plan.py",
         "shardwright/runs/module_row.py",
     ),

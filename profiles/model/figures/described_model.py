@@ -45,7 +45,7 @@ def describe_model(
     figures cannot describe it.
     """
     spec = resolve_model(text)
-    if spec.family not in ("factory", OWN_LOSS) and model_type(spec.config) in CONFIG_KINDS:
+    if is_read_from_config(spec):
         figures = figures_of_config(spec.config, spec.source)
         return ModelFigures(figures=figures, notes=_config_notes(spec.config))
     found = traced_figures(spec, sequence_length=sequence_length, cache=cache)
@@ -58,6 +58,12 @@ def describe_model(
         notes=tuple(dict.fromkeys((*found.notes, *_config_notes(spec.config)))),
         entries=found.entries,
     )
+
+
+def is_read_from_config(spec: ModelSpec) -> bool:
+    """Whether a model's figures are read from its configuration, without a trace."""
+    known = spec.family not in ("factory", OWN_LOSS)
+    return known and model_type(spec.config) in CONFIG_KINDS
 
 
 def traced_figures(

@@ -78,6 +78,7 @@ class TracedModel:
         self.target = target
         self._made: dict[tuple[int, int], ModelGraph] = {}
         self._traced: dict[int, list[ModelGraph]] = {}  # graphs of batch sizes that are in no file
+        self.spec = spec
         self.name = self.source = spec.source
         self.sequence_length = first.graphs[0].sequence_length
         self.dtype = first.graphs[0].dtype
