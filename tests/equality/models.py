@@ -95,6 +95,15 @@ def tied(batch: int = 2) -> Any:
     return _made(Lm((256,) * 4, tied=True), batch)
 
 
+def wide(batch: int = 2) -> Any:
+    """As wide and deep as GPT-2 medium, so that it is planned as a layout."""
+    return _made(Lm((4096,) * 24, 1024), batch)
+
+
+def wide_tied(batch: int = 2) -> Any:
+    return _made(Lm((4096,) * 24, 1024, tied=True), batch)
+
+
 def unlike(batch: int = 2) -> Any:
     return _made(Lm((128, 256, 512, 256)), batch)
 
@@ -103,5 +112,5 @@ def towers(batch: int = 2) -> Any:
     return _made(Towers(), batch)
 
 
-for _factory in (alike, tied, unlike, towers):
+for _factory in (alike, tied, wide, wide_tied, unlike, towers):
     _factory.tokens_per_sample = TOKENS  # type: ignore[attr-defined] # an attribute of a function

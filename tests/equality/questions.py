@@ -23,7 +23,7 @@ from tests.equality import models
 from tests.equality.profiled_cpu import profiled_cpu
 
 CPU = "cpu"
-_FACTORIES = tuple(f"tests.equality.models:{name}" for name in ("alike", "tied"))
+_FACTORIES = tuple(f"tests.equality.models:{name}" for name in ("wide", "wide_tied"))
 _CONFIG = str(Path(__file__).with_name("small_qwen.json"))
 
 
@@ -48,7 +48,9 @@ _WEIGHTS = {
 _MODELS = {
     Kind.FRAMEWORK: ("llama-3.1-8b", "mixtral-8x7b", "gpt2", "tiny-llama-demo", _CONFIG),
     Kind.EXECUTOR: ("tiny-llama-demo", _CONFIG, *_FACTORIES),
-    Kind.BLOCKS: tuple(f"tests.equality.models:{name}" for name in ("unlike", "towers")),
+    Kind.BLOCKS: tuple(
+        f"tests.equality.models:{name}" for name in ("alike", "tied", "unlike", "towers")
+    ),
     Kind.PROFILED: (
         "tiny-llama-demo",
         *(f"tests.equality.models:{name}" for name in ("alike", "tied", "unlike", "towers")),

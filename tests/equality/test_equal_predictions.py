@@ -91,12 +91,12 @@ def test_of_many_questions_too(route: Route, kind: Kind) -> None:
         pytest.param("1xrtx-3090", "bf16", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("name", ["alike", "tied", "unlike", "towers"])
+@pytest.mark.parametrize("name", ["wide", "alike", "tied", "unlike", "towers"])
 def test_a_row_of_a_table_of_modules_gives_the_numbers_of_its_plan(
     name: str, on: str, precision: str
 ) -> None:
     """The run of a row is drawn too seldom: one device, one batch, nothing computed again."""
-    kind = Kind.EXECUTOR if name in ("alike", "tied") else Kind.BLOCKS
+    kind = Kind.EXECUTOR if name == "wide" else Kind.BLOCKS
     question = Question(
         kind=kind,
         model=f"{models.__name__}:{name}",
@@ -114,7 +114,7 @@ def test_a_row_of_a_table_of_modules_gives_the_numbers_of_its_plan(
 
 
 _CONFIG = str(Path(__file__).with_name("small_qwen.json"))
-_ALIKE = f"{models.__name__}:alike"
+_WIDE = tuple(f"{models.__name__}:{name}" for name in ("wide", "wide_tied"))
 _SHARES = {"sequence_parallel": True, "tp": 2}
 _OFFLOADS = {"optimizer_offload": True}
 _DRAWN_SELDOM = [
@@ -123,9 +123,9 @@ _DRAWN_SELDOM = [
     ("llama-3.1-70b", "1x8xh100-sxm", "torch", _OFFLOADS),
     *(
         pytest.param(model, on, None, pins, marks=pytest.mark.slow)
-        for model in (_ALIKE, f"{models.__name__}:tied", _CONFIG, "tiny-llama-demo")
+        for model in (*_WIDE, _CONFIG, "tiny-llama-demo")
         for on in ("1x4xh100-sxm", "2x4xa100-sxm-80gb")
-        for pins in (_SHARES, {**_SHARES, "pp": 2, "schedule": "1f1b"})
+        for pins in (_SHARES, {**_SHARES, "pp": 2, "schedule": "1f1b", "micro_batch": 8})
     ),
     *(
         pytest.param(model, on, stack, pins, marks=pytest.mark.slow)

@@ -21,13 +21,14 @@ from tests.equality.profiled_cpu import profiled_cpu
 from tests.equality.routes import local_machine_is
 from tests.shardwright.hand_made import answer as hand_made
 
-MODEL, ON = "tests.equality.models:alike", "1x2xh100-sxm"
+MODEL, ON = "tests.equality.models:wide", "1x2xh100-sxm"
+SMALL = "tests.equality.models:alike"
 WORK = Workload(global_batch=8, sequence_length=64)
 
 
 @pytest.fixture(scope="module")
 def answer():
-    return api.plan(MODEL, ON, WORK, pp=2, tp=1)
+    return api.plan(MODEL, ON, WORK, pp=2, tp=1, schedule="1f1b")
 
 
 def test_a_step_that_this_release_predicts_otherwise_is_told(answer):
@@ -53,7 +54,7 @@ def test_the_prediction_stays_that_of_the_file_where_it_cannot_be_computed(answe
 def test_a_plan_for_another_profile_of_this_machine_is_not_predicted_on_it():
     cluster = profiled_cpu()
     work = replace(WORK, precision="fp32")
-    planned = opened_plan(api.plan(MODEL, cluster, work, tp=1))
+    planned = opened_plan(api.plan(SMALL, cluster, work, tp=1))
     with local_machine_is(cluster):
         assert predicted_again(planned).why_not == ""
     with local_machine_is(replace(cluster, overhead_power=cluster.overhead_power + 0.1)):
@@ -80,8 +81,9 @@ def test_plans_that_no_layout_is(answer):
     none = (Recompute.NONE,) * blocks
     mixed = (Recompute.NONE, Recompute.FULL, Recompute.ATTENTION, *none[3:])
     last = (*none[:-2], Recompute.FULL, Recompute.NONE)
-    assert run_of_plan(replace(plan, stages=stages(3, *none)), figures, cluster) is not None
-    for cut, kinds in ((2, none), (3, mixed), (3, last)):
+    half = blocks // 2
+    assert run_of_plan(replace(plan, stages=stages(half, *none)), figures, cluster) is not None
+    for cut, kinds in ((half - 1, none), (half, mixed), (half, last)):
         other = replace(plan, stages=stages(cut, *kinds))
         assert run_of_plan(other, figures, cluster) is None
 

@@ -14,7 +14,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import zip_longest
 
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from profiles.errors import TraceError
-from profiles.model.building.build import BuiltModel, build_model
+from profiles.model.building.build import BuiltModel, build_model, imported
 from profiles.model.building.tensor_parallel_rules import Rule
 from profiles.model.fake_tensors.trace_fakes import Fakes, make_fake, no_logged_failures
 from profiles.model.graph import BlockRef, ModelGraph
@@ -337,11 +337,21 @@ class ExecutorFacts:
         )
 
 
-@_no_garbage_collection()
 def executor_facts(
     spec: ModelSpec, *, sequence_length: int, sequence_parallel: bool = False
 ) -> ExecutorFacts:
-    """The facts of a new fp32 build, with enough samples that torch takes no shortcuts."""
+    """The facts of an fp32 build, with enough samples that torch takes no shortcuts. The last ones
+    are cached, except for a factory of another function, such as one loaded again."""
+    if spec.factory:
+        return _facts(spec, 1, sequence_parallel, imported(spec.factory))
+    return _facts(spec, sequence_length, sequence_parallel, None)
+
+
+@lru_cache(maxsize=4)
+@_no_garbage_collection()
+def _facts(
+    spec: ModelSpec, sequence_length: int, sequence_parallel: bool, factory: object
+) -> ExecutorFacts:
     built = build_model(spec, micro_batch=_SAMPLES, sequence_length=sequence_length)
     derived = derive_rules(built)
     tokens = shared_tokens(built, derived) if sequence_parallel else SharedTokens()
