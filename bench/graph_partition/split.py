@@ -10,7 +10,7 @@ split use fewer devices. The place of the host among the devices is enumerated.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -20,7 +20,7 @@ from bench.graph_partition.problem import DeviceKind, GraphProblem, Share, topol
 from planner.chain.ideals import BlockLattice, widest_lattice
 from planner.chain.partition import partition
 from planner.chain.problem import BlockCosts, PartitionProblem, StageSlot
-from planner.chain.relaxed_bound import relaxed_bound
+from planner.chain.relaxed_bound import RankNeeds, relaxed_bound
 from profiles.errors import InfeasibleError, InputError
 
 Array = npt.NDArray[np.float64]
@@ -154,7 +154,21 @@ class _Rows:
         for stage, kind in enumerate(kinds):
             work[stage, : self.count] = self.work_s[kind][self.order]
         problem = self._problem(kinds, None, (nothing, nothing))
-        return relaxed_bound(problem, self.flows, crossing_s=0.0, tail_s=0.0, tails_s=work)
+        needs = RankNeeds(
+            owner=range(p),
+            states=(np.zeros(n), np.zeros(n)),
+            given_bytes=0.0,
+            passed_bytes=0.0,
+            rise_bytes=np.zeros(n),
+            crossing_s=0.0,
+            tail_s=0.0,
+            tails_s=work,
+            closed=True,
+            splits_backward=False,
+            near_even=False,
+            any_order=True,
+        )
+        return relaxed_bound(replace(problem, kinds=tuple(range(n))), needs)
 
     def shares(
         self, stages: list[tuple[int, ...]], kinds: tuple[DeviceKind, ...]

@@ -37,11 +37,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array, eye_array, hstack
+from scipy.sparse import kron as kron_array
 
 from planner.chain.problem import Array, PartitionProblem
 
 _LOSS = 1e-6  # relative: HiGHS keeps constraints within 1e-7
-_MOST = 6000  # variables: more take longer than solving the cell
 _NODES = 200  # of the integer program; a limit in seconds would make answers differ
 _GAP = 1e-3  # relative, of the integer program
 _INFEASIBLE = 2  # scipy.optimize.milp, status
@@ -82,13 +83,11 @@ class RankNeeds:
 
 def relaxed_bound(problem: PartitionProblem, needs: RankNeeds, *, whole: bool = False) -> float:
     """Lower bound in seconds on the step time of a cell, for every assignment of its blocks to
-    stages and of strategies to blocks; infinite if none fits, 0 if it was not computed.
+    stages and of strategies to blocks; infinite if none fits, 0 if HiGHS has no answer.
 
     whole   every rank has whole blocks of each group; ten times as slow
     """
     program = _Program(problem, needs)
-    if np.prod(program.shape) > _MOST:
-        return 0.0
     program.add_rank_paths()
     if needs.closed:
         program.add_closed_form()
@@ -193,6 +192,8 @@ class _Program:
             begun = begun and not needs.splits_backward
             each = fixed + gradients * begun
             size = problem.slots[own[0]].capacity_bytes
+            if np.isinf(size):
+                continue
             room = size - needs.given_bytes - kept * edge - begun * (later if r else rise)
             room += needs.passed_bytes * float(self.in_flight[near].sum())
             need = self.in_flight[:, None, None] * self.saved + each[None, :, None]
@@ -210,23 +211,22 @@ class _Program:
     def least_s(self, *, whole: bool) -> float:
         """Least seconds of the step."""
         stages, groups, strategies = self.shape
-        size, ranks = stages * groups * strategies, len(self.ranks)
-        # More columns: the number of blocks of each group on each rank.
-        more = ranks * groups
-        every = np.broadcast_to(np.eye(groups)[:, None, :, None], (groups, *self.shape))
-        each = every.reshape(groups, size)
-        of_rank = [self.of(self.owner == r, group) for r in self.ranks for group in every]
-        counts = np.asarray(of_rank).reshape(more, size)
-        numbers = np.concatenate([counts, np.zeros((more, 3)), -np.eye(more)], axis=1)
+        size = stages * groups * strategies
+        of_stage = kron_array(eye_array(groups), np.ones((1, strategies)))
+        # More columns with `whole`: the number of blocks of each group on each rank.
+        ranks = np.asarray(self.owner == np.asarray(self.ranks)[:, None], float)[: whole * stages]
+        more = len(ranks) * groups
+        numbers = hstack([kron_array(ranks, of_stage), csr_array((more, 3)), -eye_array(more)])
+        each = hstack([kron_array(np.ones((1, stages)), of_stage), csr_array((groups, 3 + more))])
         allowed = [[at in (None, s) for at in self.at_stage] for s in range(stages)]
         most = np.where(np.repeat(allowed, strategies), np.inf, 0.0)
         columns = size + 3 + more
         answer = milp(
-            np.eye(columns)[size],  # the step
+            np.arange(columns) == size,  # the step
             constraints=[
                 LinearConstraint(np.pad(self.rows, ((0, 0), (0, more))), ub=self.limits),
-                LinearConstraint(np.pad(each, ((0, 0), (0, 3 + more))), self.counts, self.counts),
-                LinearConstraint(numbers, 0.0, 0.0),
+                LinearConstraint(each, self.counts, self.counts),
+                *([LinearConstraint(numbers, 0.0, 0.0)] if whole else []),
             ],
             bounds=Bounds(
                 np.where(np.arange(columns) == size + 2, -np.inf, 0.0),  # E may be negative

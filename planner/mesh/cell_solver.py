@@ -22,6 +22,7 @@ from simulator.values.prediction import Prediction
 
 SOLVERS = ("auto", "dp", "ilp")
 _CLOSED = 1e-4  # relative; a closed form this near to its timeline is not searched again
+_MOST_PARTS = 6000  # variables of a linear program: more take longer than solving the cell
 _ATTEMPTS = 4  # times a problem is solved again with less memory, if the prediction needs more
 
 Problem = TypeVar("Problem", PartitionProblem, SplitProblem)
@@ -74,12 +75,15 @@ class CellSolver:
 
     def bounds(self, cell: Cell) -> Iterator[float]:
         """Lower bounds in seconds on the step of every plan of a cell, for any order of its blocks,
-        each slower to compute and higher than the one before; infinite if none fits, 0 if it was
-        not computed."""
-        if cell.pipelined:
-            yield relaxed_bound(self.costs.problem(cell), self.costs.rank_needs(cell))
+        each slower to compute and higher than the one before; infinite if none fits."""
+        if not cell.pipelined:
+            return
+        problem, needs = self.costs.problem(cell), self.costs.rank_needs(cell)
+        groups = len(set(problem.kinds)) * len(problem.strategies)
+        if problem.num_stages * groups > _MOST_PARTS:
+            return
+        yield relaxed_bound(problem, needs)
         if cell.needs_timeline:  # others are solved exactly
-            problem, needs = self.costs.problem(cell), self.costs.rank_needs(cell)
             yield relaxed_bound(problem, needs, whole=True)
 
     def refine(self, cell: Cell, below: float, lower: float) -> Refinement:
