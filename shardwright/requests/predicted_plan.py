@@ -40,8 +40,9 @@ def predict_plan(
 
     A plan that is a layout of equal layers is predicted as that layout, any other block by block.
 
-    Raises MismatchError for a plan of another model and for too few devices, ModelError and
-    TraceError for unknown models.
+    Raises MismatchError for a plan of another model, for a model that was traced without or with
+    the plan's sequence parallelism, and for too few devices; ModelError and TraceError for unknown
+    models.
     """
     route = route_of(
         plan.model if model is None else model,
@@ -60,6 +61,13 @@ def predict_plan(
             tp=plan.degrees.tp,
             target=target_of(cluster),
             sequence_parallel=plan.sequence_parallel,
+        )
+    if plan.degrees.tp > 1 and model.sequence_parallel != plan.sequence_parallel:
+        ours, given = ("with", "without") if plan.sequence_parallel else ("without", "with")
+        raise MismatchError(
+            f"the plan of {plan.model} has tensor parallelism {ours} sequence parallelism, the "
+            f"model was traced {given}: trace it with sequence_parallel={plan.sequence_parallel}, "
+            "or leave the model out"
         )
     return predict(plan, model, cluster, stack=load_stack(), price=price)
 

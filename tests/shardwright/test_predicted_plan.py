@@ -66,6 +66,18 @@ def test_too_few_devices_are_refused(answer):
         api.predict(answer.plan, on="1xh100-sxm")
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_model_traced_without_the_plans_sequence_parallelism_is_refused(shared):
+    plan = api.plan(SMALL, ON, WORK, tp=2, sequence_parallel=shared).plan
+    right, wrong = (
+        api.trace(SMALL, tp_degrees=(1, 2), sequence_parallel=each) for each in (shared, not shared)
+    )
+    with pytest.raises(MismatchError, match=f"trace it with sequence_parallel={shared}"):
+        api.predict(plan, on=ON, model=wrong)
+    found = api.predict(plan, on=ON, model=right)
+    assert found.step_time_s == api.predict(plan, on=ON).step_time_s
+
+
 def test_plans_that_no_layout_is(answer):
     plan, cluster = answer.plan, api.cluster(ON)
     figures = figures_of(MODEL, WORK.sequence_length)
