@@ -157,15 +157,8 @@ class _Rows:
         needs = RankNeeds(
             owner=range(p),
             states=(np.zeros(n), np.zeros(n)),
-            given_bytes=0.0,
-            passed_bytes=0.0,
             rise_bytes=np.zeros(n),
-            crossing_s=0.0,
-            tail_s=0.0,
             tails_s=work,
-            closed=True,
-            splits_backward=False,
-            near_even=False,
             any_order=True,
         )
         return relaxed_bound(replace(problem, kinds=tuple(range(n))), needs)

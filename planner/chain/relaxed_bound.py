@@ -30,7 +30,6 @@ bound 6 of those are still below it (2026-12-01).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,16 +68,16 @@ class RankNeeds:
 
     owner: Sequence[int]
     states: tuple[Array, Array]
-    given_bytes: float
-    passed_bytes: float
+    given_bytes: float = 0.0
+    passed_bytes: float = 0.0
     rise_bytes: Array
-    crossing_s: float
-    tail_s: float
+    crossing_s: float = 0.0
+    tail_s: float = 0.0
     tails_s: Array
-    closed: bool
-    splits_backward: bool
-    near_even: bool
-    any_order: bool
+    closed: bool = True
+    splits_backward: bool = False
+    near_even: bool = False
+    any_order: bool = False
 
 
 def relaxed_bound(problem: PartitionProblem, needs: RankNeeds, *, whole: bool = False) -> float:
@@ -102,17 +101,17 @@ class _Program:
     def __init__(self, problem: PartitionProblem, needs: RankNeeds) -> None:
         self.problem, self.needs = problem, needs
         slots = problem.slots
-        self.firsts, self.counts, self.at_stage = _groups(
-            problem.kinds, len(slots), any_order=needs.any_order
-        )
-        firsts = self.firsts
+        self.groups, self.at_stage = _groups(problem.kinds, len(slots), any_order=needs.any_order)
+        firsts = [group[0] for group in self.groups]
         self.shape = (len(slots), len(firsts), len(problem.strategies))
         costs = [problem.costs[slot.costs] for slot in slots]
         forward = np.asarray([each.forward_s[firsts] for each in costs])[:, :, None]
         self.forward = np.broadcast_to(forward, self.shape)
         self.backward = np.asarray([each.backward_s[firsts] for each in costs])
         self.whole = self.forward + self.backward
-        self.tails = np.broadcast_to(needs.tails_s[:, firsts, None], self.shape)
+        self.counts = np.asarray([float(len(group)) for group in self.groups])
+        tails = self.least(needs.tails_s)
+        self.tails = np.broadcast_to(tails[:, :, None], self.shape)
         self.saved = np.asarray(
             [np.minimum(each.saved_bytes, each.first_saved_bytes)[firsts] for each in costs]
         )
@@ -120,10 +119,14 @@ class _Program:
         self.in_flight = np.asarray([slot.in_flight for slot in slots])
         self.owner, self.stage = np.asarray(needs.owner), np.arange(len(slots))
         self.ranks = range(max(needs.owner) + 1)
-        mean = (self.whole.min(axis=2) + needs.tails_s[:, firsts]).mean(axis=0)
+        mean = (self.whole.min(axis=2) + tails).mean(axis=0)
         self.unit = float(mean @ self.counts) / len(slots) or 1.0
         self.rows: list[Array] = []
         self.limits: list[float] = []
+
+    def least(self, figures: Array) -> Array:
+        """[..., groups] the least figure of each group; shared parameters make some lower."""
+        return np.stack([figures[..., group].min(axis=-1) for group in self.groups], axis=-1)
 
     def of(self, chosen: npt.NDArray[np.bool_], figures: Array) -> Array:
         """The figures of these stages, 0 for others."""
@@ -174,7 +177,7 @@ class _Program:
     def add_memory(self) -> None:
         """The micro-batches in flight fit on every rank."""
         problem, needs, p = self.problem, self.needs, len(self.ranks)
-        fixed, gradients = (each[self.firsts] for each in needs.states)
+        fixed, gradients = map(self.least, needs.states)
         per_rank = problem.num_stages // p
         i, j = np.triu_indices(problem.lattice.count - 1)
         edge = float(problem.edge_bytes[i, j + 1].min())
@@ -243,13 +246,14 @@ class _Program:
 
 def _groups(
     kinds: tuple[int, ...], stages: int, *, any_order: bool
-) -> tuple[list[int], Array, list[int | None]]:
-    """Groups of blocks with equal costs: a block of each, their numbers of blocks, and the stage of
-    those with only one: the last block and, in a given order, the first."""
+) -> tuple[list[list[int]], list[int | None]]:
+    """Groups of blocks with equal costs, and the stage of those with only one: the last block and,
+    in a given order, the first."""
     n = len(kinds)
     ends = {n - 1: stages - 1} if any_order or n == 1 else {0: 0, n - 1: stages - 1}
-    inner = [b for b in range(n) if b not in ends]
-    count = Counter(kinds[b] for b in inner)
-    firsts = [next(b for b in inner if kinds[b] == kind) for kind in count]
-    counts = np.asarray([*(1.0 for _ in ends), *count.values()])
-    return [*ends, *firsts], counts, [*ends.values(), *(None for _ in firsts)]
+    inner: dict[int, list[int]] = {}
+    for block in range(n):
+        if block not in ends:
+            inner.setdefault(kinds[block], []).append(block)
+    groups = [*([block] for block in ends), *inner.values()]
+    return groups, [*ends.values(), *(None for _ in inner)]

@@ -74,16 +74,8 @@ class HandMadeCosts:
         return RankNeeds(
             owner=range(stages),
             states=(np.full(n, each), np.zeros(n)),
-            given_bytes=0.0,
-            passed_bytes=0.0,
             rise_bytes=np.zeros(n),
-            crossing_s=0.0,
-            tail_s=0.0,
             tails_s=np.full((stages, n), 0.2 * (cell.degrees.dp > 1)),
-            closed=True,
-            splits_backward=False,
-            near_even=False,
-            any_order=False,
         )
 
     def problem(self, cell):

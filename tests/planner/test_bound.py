@@ -191,19 +191,17 @@ def test_ranks_of_unlike_speeds_share_by_speed(near_even, each_s):
     needs = RankNeeds(
         owner=(0, 1),
         states=(np.zeros(6), np.zeros(6)),
-        given_bytes=0.0,
-        passed_bytes=0.0,
         rise_bytes=np.zeros(6),
-        crossing_s=0.0,
-        tail_s=0.0,
         tails_s=np.zeros((2, 6)),
         closed=False,
-        splits_backward=False,
         near_even=near_even,
         any_order=True,
     )
     # The second rank waits for a micro-batch of the first, once.
     assert relaxed_bound(problem, needs) == pytest.approx(1000 * each_s, rel=1e-2)
-    # In a pipeline without memory for two blocks of a rank nothing fits.
+    # Blocks of equal costs differ in memory if some of them share parameters: here five need none.
+    shared = replace(needs, states=(np.asarray([0.9, 0.0, 0.0, 0.0, 0.0, 0.0]), np.zeros(6)))
+    assert relaxed_bound(problem, shared) == relaxed_bound(problem, needs)
+    # A rank has room for two blocks of 0.4, and there are six.
     heavy = replace(needs, states=(np.full(6, 0.4), np.zeros(6)))
     assert relaxed_bound(problem, heavy) == np.inf

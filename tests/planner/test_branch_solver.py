@@ -298,15 +298,10 @@ def test_parts_of_tables_are_dealt_out_evenly():
     needs = RankNeeds(
         owner=(0, 1),
         states=(np.zeros(5), np.zeros(5)),
-        given_bytes=0.0,
-        passed_bytes=0.0,
         rise_bytes=np.zeros(5),
         crossing_s=1.0,
         tail_s=5.0,
         tails_s=tails,
-        closed=True,
-        splits_backward=False,
-        near_even=False,
         any_order=True,
     )
     bound = relaxed_bound(problem, needs)
