@@ -67,11 +67,11 @@ class RunOption:
             **{name: getattr(self, name) for name in _ALIKE},
         )
 
-    def sensible(self, *, pp: int, dp: int, tp: int, cp: int, ep: int) -> bool:
+    def sensible(self, *, pp: int, dp: int, tp: int, cp: int, ep: int, tokens: int) -> bool:
         """Whether the option applies to the mesh and changes it. An order of axes needs two axes
         above 1; a type of gradient reduction needs replicas; hybrid sharding needs groups of two or
-        more; sequence parallelism needs tensor-parallel ranks."""
-        if self.sequence_parallel and tp == 1:
+        more; sequence parallelism needs tensor-parallel ranks with equal shares of the tokens."""
+        if self.sequence_parallel and (tp == 1 or tokens % tp):
             return False
         usual = self.axis_order == AXIS_ORDERS[0]
         if not usual and (pp == 1 or dp == 1):
@@ -125,7 +125,8 @@ class RequestedOptions:
     the machine, or every replica if it has no parts
     wide_layers   number of first, and of last, layers in bf16 if the rest is in a lower precision
     optimizer_offload   states of the usual optimizer may be in host memory
-    sequence_parallel   tensor-parallel ranks may share the tokens between their layers
+    sequence_parallel   tensor-parallel ranks share the tokens between their layers; None: the
+                  search decides, where the framework has the option and the model allows it
     activation_offloads  shares (0 to 1) of saved activations that may be in host memory
     frozen_type   `nf4`, `int8`: storage type of frozen weights
     optimizer     of low_bits.OPTIMIZERS
@@ -143,7 +144,7 @@ class RequestedOptions:
     local_workers: int = 0
     wide_layers: int = 0
     optimizer_offload: bool = False
-    sequence_parallel: bool = False
+    sequence_parallel: bool | None = None
     activation_offloads: tuple[float, ...] = ()
     frozen_type: str = ""
     optimizer: str = USUAL_OPTIMIZER
@@ -216,7 +217,7 @@ class RequestedOptions:
         flags = tuple(f"{flag} {text}" for flag, text in texts.items() if text)
         switches = {
             "--optimizer-offload": self.optimizer_offload,
-            "--sequence-parallel": self.sequence_parallel,
+            "--sequence-parallel": bool(self.sequence_parallel),
         }
         return flags + tuple(flag for flag, on in switches.items() if on)
 
@@ -237,7 +238,8 @@ def run_options(
     if not workers and far:
         workers = -(-base.degrees.num_devices // far[-1].part_devices)
     compressions = tuple(name if name != "none" else "" for name in requested.compressions)
-    may_share = requested.sequence_parallel and not rules.sequence_parallel  # otherwise always
+    choice = requested.sequence_parallel is None and "sequence-parallel" in rules.offers
+    may_share = choice and not base.model.whole_tokens
     choices: dict[str, Sequence[Any]] = {
         "precision": _precisions(requested, base, rules, device),
         "axis_order": _orders(requested.orders, rules, several_levels=bool(far)),
@@ -278,7 +280,7 @@ def unoffered(
         "local-steps": any(steps > 1 for steps in requested.local_steps),
         "wide-layers": requested.wide_layers > 0,
         "optimizer-offload": requested.offloads,
-        "sequence-parallel": requested.sequence_parallel and not rules.sequence_parallel,
+        "sequence-parallel": bool(requested.sequence_parallel) and not rules.sequence_parallel,
         "activation-offload": any(share > 0 for share in requested.activation_offloads),
         "low-bit-weights": bool(requested.frozen_type),
         "8-bit-states": requested.optimizer == "adamw8bit",

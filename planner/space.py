@@ -48,6 +48,7 @@ class LayoutContext:
                      (stage_share.py)
     may_idle       whether a mesh may leave devices idle
     options        choices in addition to the axes
+    tokens         of a sequence, which ranks may have to share equally; 0: any number of ranks can
     precision      of the workload
     why_not_cuttable, why_not_tensor_parallel, why_not_context_parallel   reasons in the model
     why_one_replica  why dp is 1, or ""
@@ -67,6 +68,7 @@ class LayoutContext:
     predictor_units: int = 0
     may_idle: bool = True
     options: tuple[RunOption, ...] = (RunOption(),)
+    tokens: int = 0
     precision: str = "bf16"
     why_not_cuttable: str = ""
     why_not_tensor_parallel: str = ""
@@ -319,7 +321,7 @@ def choices_of(axes: Axes, space: LayoutContext, meshes: Meshes, index: int) -> 
         (number, option)
         for number, option in enumerate(space.options)
         if option.dp_replicate in (axes.dp_replicate or (1,))
-        and option.sensible(pp=pp, dp=dp, tp=tp, cp=cp, ep=ep)
+        and option.sensible(pp=pp, dp=dp, tp=tp, cp=cp, ep=ep, tokens=space.tokens)
     ]
     return [
         (schedule, vpp, zero, kind, number)

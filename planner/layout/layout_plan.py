@@ -18,7 +18,6 @@ from planner.layout.layout_relax import (
     infeasibility,
     nearby_batches,
     sensitivities,
-    with_shared_tokens,
 )
 from planner.layout.refined_layout import PricedLayout
 from planner.tolerances import status_of
@@ -89,20 +88,12 @@ def plan_layout(
         calibration="" if question.calibration is None else question.calibration.source,
         assumptions=(
             *((*_devices(question, chosen), evidence_words(chosen.run)) if chosen else ()),
-            *_whole_tokens(question, chosen),
             f"a layout may run out of memory with a probability of {question.fit_risk:.0%} "
             "(--fit-risk)",
             *context.assumptions,
         ),
     )
     return replace(answer, search_time_s=clock() - start)
-
-
-def _whole_tokens(question: LayoutQuestion, chosen: PricedLayout | None) -> tuple[str, ...]:
-    """The assumption that tensor-parallel ranks do not share tokens, if they could."""
-    if chosen is None or chosen.run.degrees.tp == 1 or with_shared_tokens(question) == question:
-        return ()
-    return ("--sequence-parallel: not given; it may save time and memory",)
 
 
 def _devices(question: LayoutQuestion, chosen: PricedLayout) -> tuple[str, ...]:

@@ -239,6 +239,8 @@ def context_of(question: LayoutQuestion) -> tuple[TrainingRun, LayoutContext]:
             f"adapters of rank {question.lora_rank} on the attention's linear layers are trained, "
             "all other weights are frozen (--lora)"
         )
+    if question.options.sequence_parallel:
+        base = replace(base, sequence_parallel=True)
     base, more = _with_data(base, question.options)
     base = _with_layout(base, question.options.pipeline_layout)
     assumed += more
@@ -307,6 +309,7 @@ def layout_context(
         predictor_units=predictor_units(model),
         may_idle=not run.torus,  # a torus is used as a whole
         options=options,
+        tokens=run.seq_len,
         why_not_tensor_parallel=f"tp must divide the model's {model.num_heads} attention heads",
         why_not_context_parallel=f"every rank has two equal parts of the {run.seq_len} tokens, so "
         "cp must divide half of them (--seq)",

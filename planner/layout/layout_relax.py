@@ -31,15 +31,6 @@ def with_offload(question: LayoutQuestion) -> LayoutQuestion:
     return replace(question, options=replace(question.options, optimizer_offload=True))
 
 
-def with_shared_tokens(question: LayoutQuestion) -> LayoutQuestion:
-    """The question with tokens shared between tensor-parallel ranks allowed, if the framework has
-    both options."""
-    rules = load_framework(question.stack).rules
-    if rules.sequence_parallel or "sequence-parallel" not in rules.offers:
-        return question
-    return replace(question, options=replace(question.options, sequence_parallel=True))
-
-
 def offload_candidates(question: LayoutQuestion) -> Iterator[Neighbor[LayoutQuestion]]:
     """Offloading to host memory, if the framework supports it and the host is known: optimizer
     states, then also half and all of the saved activations."""
@@ -70,9 +61,6 @@ def layout_candidates(
             freed, flag = replace(question.space, **{axis: None}), flag_of(axis)
             free = replace(question, space=freed)
             yield Neighbor(axis, free, f"without {flag}", f"no {flag}")
-    if (shared := with_shared_tokens(question)) != question:
-        flag = "--sequence-parallel"
-        yield Neighbor("sequence", shared, "tokens shared between tensor-parallel ranks", flag)
     yield from offload_candidates(question)
     for larger in larger_clusters(question.cluster):
         change, flag = f"{larger.num_devices} devices", f"--on {larger.name}"
@@ -147,9 +135,6 @@ def _changed(
         levels = tuple(twice if one == level else one for one in base.far_levels)
         faster = partial(replace, far_levels=levels)
         yield f"twice the rate of {level.name}", solver.best(question, altered=faster)
-    if (shared := with_shared_tokens(question)) != question:
-        change = "tensor-parallel ranks may share tokens (--sequence-parallel)"
-        yield change, solver.best(shared)
     offloaded = with_offload(question)
     if has_host(base.device) and offloaded != question and offloaded.options.offloads:
         yield "states may be in host memory (--optimizer-offload)", solver.best(offloaded)

@@ -276,8 +276,8 @@ class PlanOptions:
     )
     sequence_parallel: bool = option(
         False,
-        help="allow tensor-parallel ranks to share the tokens between their layers "
-        "(own modules: without --stack)",
+        help="tensor-parallel ranks share the tokens between their layers; without it, the search "
+        "over layouts decides",
         read=read_text.switch,
         needs_framework=True,
         sweep=SweepKey.OPTION,

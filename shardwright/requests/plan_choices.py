@@ -63,7 +63,7 @@ def requested_options(options: PlanOptions) -> RequestedOptions:
         wide_layers=options.wide_layers,
         pipeline_layout=options.pipeline_layout,
         optimizer_offload=options.optimizer_offload,
-        sequence_parallel=options.sequence_parallel,
+        sequence_parallel=options.sequence_parallel or None,
         activation_offloads=options.activation_offload,
         frozen_type=options.base_precision,
         optimizer=options.optimizer,

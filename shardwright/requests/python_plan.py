@@ -83,7 +83,8 @@ def trace(
 
     targets, loss_fn  of a module: the loss is loss_fn(output, targets)
     sequence_length   None for the model's default
-    sequence_parallel tensor-parallel ranks share the tokens between their layers
+    sequence_parallel tensor-parallel ranks share the tokens between their layers, in all plans of
+                      the traced model
 
     Raises InputError for other values, TraceError if the model cannot be traced.
     """
@@ -152,6 +153,11 @@ def plan(
         raise InputError(f"the third argument must be a Workload, got {type(work).__name__}")
     region = grid_of(options.region or WORLD).region
     where = on if isinstance(on, Cluster) else cluster(on)
+    if options.sequence_parallel and isinstance(model, TracedModel) and not model.sequence_parallel:
+        raise InputError(
+            f"sequence_parallel=True: {model.source} was traced without it; use "
+            "trace(..., sequence_parallel=True)"
+        )
     if stack is not None and not (stack == EXECUTOR and _by_blocks(model, where, work, solver)):
         if space is not None:
             raise InputError(
@@ -167,15 +173,7 @@ def plan(
                 f"{each.keyword}={value!r} is an option of a framework's layouts; name a framework "
                 "(stack=) or leave it out"
             )
-    shares = options.sequence_parallel
-    if isinstance(model, TracedModel):
-        if shares and not model.sequence_parallel:
-            raise InputError(
-                f"sequence_parallel=True: {model.source} was traced without it; use "
-                "trace(..., sequence_parallel=True)"
-            )
-        shares = model.sequence_parallel
-    ours = replace(options, stack=EXECUTOR, sequence_parallel=shares)
+    ours = replace(options, stack=EXECUTOR)
     if space is not None and axes.pins():
         raise InputError(
             f"space and {' '.join(axes.pins())} both restrict the axes; give one of them"
@@ -203,7 +201,7 @@ def plan(
             precision=work.precision,
             tp_degrees=degrees,
             target=target_of(where),
-            sequence_parallel=shares,
+            sequence_parallel=options.sequence_parallel,
         )
     if work.counted_in == "tokens" and work.sequence_length != model.sequence_length:
         raise InputError(
@@ -294,8 +292,11 @@ def _plan_for_stack(
     runs_here = options.stack == EXECUTOR
     figures = figures_of(model, work.sequence_length, runs_here=runs_here)
     calibration = options.calibration
+    choices = requested_options(_of_work(options, work))
     if runs_here:
-        shared = work.sequence_length if options.sequence_parallel else 0
+        if isinstance(model, TracedModel):
+            choices = replace(choices, sequence_parallel=model.sequence_parallel)
+        shared = work.sequence_length if choices.sequence_parallel else 0
         space = executor_space(space, figures, model, tokens=shared)
     question = LayoutQuestion(
         name=name,
@@ -306,7 +307,7 @@ def _plan_for_stack(
         seq_len=work.sequence_length,
         precision=work.precision,
         space=space,
-        options=requested_options(_of_work(options, work)),
+        options=choices,
         fit_risk=DEFAULT_FIT_RISK if options.fit_risk is None else options.fit_risk,
         calibration=None if calibration is None else read_calibration(calibration),
         lora_rank=options.lora,

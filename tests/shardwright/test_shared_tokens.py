@@ -123,10 +123,10 @@ def test_a_name_that_cannot_share_its_tokens_is_refused_before_the_search() -> N
 
 
 def test_alternatives_with_and_without_shared_tokens_run_by_their_own_rules() -> None:
-    """The option allows both. Such an answer ended in an error about the rules of the plan."""
+    """The search decides on both. Such an answer ended in an error about the rules of the plan."""
     model, on = "tests/equality/small_qwen.json", "1x8xh100-sxm"
     work = Workload(global_batch=16, sequence_length=512)
-    answer = python_plan.plan(model, on, work, stack="torch", tp=2, sequence_parallel=True)
+    answer = python_plan.plan(model, on, work, stack="torch", tp=2)
     assert isinstance(answer, LayoutFile)
     assert answer.chosen is not None
     choices = (answer.chosen, *answer.alternatives)

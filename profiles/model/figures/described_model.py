@@ -26,7 +26,7 @@ from profiles.model.graph import ModelGraph
 from profiles.model.loaders import OWN_LOSS, ModelSpec, need_to_build, position_count, resolve_model
 from profiles.model.tracing.traced import kept
 
-FIGURES_SCHEMA = "shardwright/figures@2"
+FIGURES_SCHEMA = "shardwright/figures@3"
 # Samples of a trace; torch takes shortcuts for one.
 _SAMPLES = 2
 # Default tokens per sample of a configuration's trace. The figures do not depend on it, except that
@@ -89,7 +89,11 @@ def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputErr
     try:
         found = figures_of_trace(_traced(spec, length))
         whole = bool(spec.factory) and not splits_vocabulary(spec)
-        return replace(found, figures=replace(found.figures, whole_vocabulary=whole))
+        alone = not found.figures.uncounted and not shares_tokens(spec, length)
+        return replace(
+            found,
+            figures=replace(found.figures, whole_vocabulary=whole, whole_tokens=alone),
+        )
     except (InputError, TraceError) as error:
         kind = TraceError if isinstance(error, TraceError) else InputError
         return kind, str(error)
@@ -114,6 +118,15 @@ def splits_vocabulary(spec: ModelSpec) -> bool:
     from profiles.model.tracing.trace_vocabulary import vocabulary_rules
 
     return bool(vocabulary_rules(build_model(spec, micro_batch=_SAMPLES, sequence_length=1)))
+
+
+def shares_tokens(spec: ModelSpec, length: int) -> bool:
+    """Whether tensor-parallel ranks can share a model's tokens between its layers. All
+    configurations in `CONFIG_KINDS` can."""
+    from profiles.model.tracing.trace import executor_facts
+
+    facts = executor_facts(spec, sequence_length=length, sequence_parallel=True)
+    return not facts.tokens.why_not
 
 
 def _traced(spec: ModelSpec, length: int) -> ModelGraph:

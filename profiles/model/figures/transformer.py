@@ -128,6 +128,7 @@ class Transformer:
                       transformers), which eager PyTorch runs one by one
     whole_vocabulary   our executor does not split embedding and head, since the loss takes all
                        logits (trace_vocabulary.py)
+    whole_tokens       its tensor-parallel ranks cannot share the tokens between their layers
     query_key_norms    the queries and keys of each head are normalised (Qwen3, section 2 of arXiv
                        2505.09388)
     special_parts      parts of a layer that figures do not describe, as text: norms of all queries,
@@ -170,6 +171,7 @@ class Transformer:
     unfused_gelu: bool = False
     gated_attention: bool = False
     whole_vocabulary: bool = False
+    whole_tokens: bool = False
     query_key_norms: bool = False
     special_parts: str = field(default="", compare=False)
 

@@ -352,10 +352,20 @@ def executor_facts(
 def _facts(
     spec: ModelSpec, sequence_length: int, sequence_parallel: bool, factory: object
 ) -> ExecutorFacts:
+    if sequence_parallel:
+        built, whole = _whole(spec, sequence_length, factory)
+        return replace(whole, tokens=shared_tokens(built, whole.derived))
+    return _whole(spec, sequence_length, factory)[1]
+
+
+@lru_cache(maxsize=4)
+def _whole(
+    spec: ModelSpec, sequence_length: int, factory: object
+) -> tuple[BuiltModel, ExecutorFacts]:
+    """The model, and its facts without shared tokens."""
     built = build_model(spec, micro_batch=_SAMPLES, sequence_length=sequence_length)
-    derived = derive_rules(built)
-    tokens = shared_tokens(built, derived) if sequence_parallel else SharedTokens()
-    return ExecutorFacts(spec, derived, tied_parameters(built.module), tokens)
+    tied = tied_parameters(built.module)
+    return built, ExecutorFacts(spec, derive_rules(built), tied, SharedTokens())
 
 
 def tied_parameters(module: nn.Module) -> tuple[tuple[str, ...], ...]:

@@ -58,7 +58,7 @@ ASKED = {
     ),
     "shared tokens": (
         question("llama-3.1-8b", "1x4xh100-sxm", stack="torch", batch=8, seq=2048, tp=(1, 2, 4)),
-        RequestedOptions(sequence_parallel=True),
+        RequestedOptions(),
     ),
     "hybrid sharding": (
         question(
@@ -141,12 +141,22 @@ def test_the_optimum_of_enumeration(name):
     assert answer.too_big <= len(layouts) - len(fitting)
 
 
-@pytest.mark.parametrize(("allowed", "shares"), [(False, {False}), (True, {False, True})])
-def test_ranks_share_tokens_only_where_it_is_allowed_and_tp_has_several(allowed, shares):
-    options = RequestedOptions(sequence_parallel=allowed)
-    asked = question("tiny-llama-demo", "1x4xh100-sxm", "torch", 8, 512, options=options, tp=(1, 2))
-    base = replace(solved(asked).chosen.run, sequence_parallel=False)
-    layouts = legal_layouts(asked.space, context_of(asked)[1])
+@pytest.mark.parametrize(
+    ("requested", "tokens", "shares"),
+    [
+        (False, 512, {False}),
+        (None, 512, {False, True}),
+        (True, 512, {True}),
+        (None, 511, {False}),  # two ranks cannot have equal shares
+    ],
+)
+def test_ranks_share_tokens_as_requested_and_only_where_tp_has_several(requested, tokens, shares):
+    options = RequestedOptions(sequence_parallel=requested)
+    asked = question(
+        "tiny-llama-demo", "1x4xh100-sxm", "torch", 8, tokens, options=options, tp=(1, 2)
+    )
+    base, context = context_of(asked)
+    layouts = legal_layouts(asked.space, context)
     found = {1: set(), 2: set()}
     for index in range(len(layouts)):
         run = layouts.run(base, index)
@@ -154,6 +164,13 @@ def test_ranks_share_tokens_only_where_it_is_allowed_and_tp_has_several(allowed,
         always = layouts.run(replace(base, sequence_parallel=True), index)
         assert always.sequence_parallel == (run.degrees.tp == 2)
     assert found == {1: {False}, 2: shares}
+
+
+def test_a_model_whose_blocks_need_all_tokens_has_no_layouts_that_share_them():
+    asked = question("tiny-llama-demo", "1x4xh100-sxm", "torch", 8, 512, tp=(2,))
+    whole = replace(asked, model=replace(asked.model, whole_tokens=True))
+    assert {option.sequence_parallel for option in context_of(asked)[1].options} == {False, True}
+    assert {option.sequence_parallel for option in context_of(whole)[1].options} == {False}
 
 
 def test_nothing_asked_is_one_option():
