@@ -144,17 +144,16 @@ class KnownValues:
         with on_real_tensors():
             # Only masks that are equal for all samples and heads.
             flat = values.reshape(-1, *values.shape[-2:])
-            if flat.shape[0] > 1 and not bool((flat == flat[:1]).all()):
+            if not all(torch.equal(other, flat[0]) for other in flat[1:]):
                 return 0
             seen = flat[0] if flat.dtype == torch.bool else flat[0] > -1e4
             seen = ~seen if hides else seen
             if bool(seen.all()):
                 return None
             queries, keys = seen.shape
-            reach = int(seen.sum(1).max())
-            ahead = torch.arange(queries)[:, None] + (keys - queries) - torch.arange(keys)
-            band = (ahead >= 0) & (ahead < reach)
-            return reach if bool((band == seen).all()) else 0
+            reach = int(seen[-1].sum())  # the last query is at the last key
+            band = torch.ones_like(seen).tril_(keys - queries).triu_(keys - queries - reach + 1)
+            return reach if torch.equal(band, seen) else 0
 
 
 @contextmanager
