@@ -124,7 +124,7 @@ def peak_of_trace(events: list[dict[str, Any]]) -> float:
 def _freed_unseen(
     changes: list[_Change], collectives: list[tuple[float, float, object]]
 ) -> dict[int, int]:
-    """Number of a change -> bytes freed before it without a record."""
+    """Bytes that were freed without a record, by the index of the change before which they were."""
     freed: Counter[int] = Counter()
     live: dict[int, int] = {}  # address -> number of the change that allocated it
     addresses: list[int] = []  # these addresses, ascending

@@ -370,10 +370,8 @@ def flow_of(
 
 
 def _fake_state(module: nn.Module) -> None:
-    """Parameters and buffers as fake CPU tensors: shapes without storage, in place.
-
-    A single number is used in its stored type (working_copies.py).
-    """
+    """Replace parameters and buffers by fake CPU tensors (shapes without storage), in place. Scalar
+    parameters get the type in which they are stored (working_copies.py)."""
     for child in module.modules():
         for key, p in child._parameters.items():
             if p is not None:

@@ -36,8 +36,8 @@ def sent(x: Tensor) -> Tensor:
 
 
 def taken(wire: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tensor:
-    """The tensor received as `wire`; detached if it has no gradient in the model, because attention
-    uses another kernel for a mask that requires one."""
+    """The received tensor in the type that the model uses. It is detached unless the model computes
+    its gradient: attention chooses another kernel for a mask that requires one."""
     found = wire if requires_grad else wire.detach()
     if dtype.is_complex:
         # A view of a leaf must not be written in place, but the model may do so.

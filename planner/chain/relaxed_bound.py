@@ -138,7 +138,7 @@ class _Program:
         self.limits.append(limit)
 
     def path(self, work: Array, fixed_s: float, *others: float) -> None:
-        """A path: its seconds are at most others @ (step, L, E)."""
+        """Constraint of a path through the step: work @ x + fixed_s <= others @ (step, L, E)."""
         self.add(work / self.unit, -fixed_s / self.unit, *(-each for each in others))
 
     def add_rank_paths(self) -> None:

@@ -91,8 +91,9 @@ class SplitProblem:
             self.per_rank > 2 and schedule_kind(schedule.name).placement is Placement.V
         ):
             raise InputError(
-                f"{schedule.name} with {self.per_rank} stages per rank and {schedule.copies} "
-                "copies of the model is neither round-robin nor a V of two stages per rank"
+                f"stages must be placed round-robin, or in a V with two stages per rank; "
+                f"{schedule.name} has {self.per_rank} per rank and {schedule.copies} copies of the "
+                "model"
             )
         for costs, seconds in zip(chain.costs, self.weight_s, strict=True):
             if np.any(seconds > costs.backward_s.min(axis=1) * (1 + 1e-12)) or np.any(seconds < 0):

@@ -174,7 +174,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
-    """A change of the request with which there is an answer, from a search."""
+    """A change of the request that gives it an answer, found by a search."""
 
     change: str
     flag: str

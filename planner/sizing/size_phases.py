@@ -89,9 +89,10 @@ def stretch_of_phases(
             best = solver.best(asked)
             if best is None:
                 raise InputError(
-                    f"phase {phase.name or phase.tokens!r}: sequences of {phase.seq:,} tokens, "
-                    f"{phase.global_batch:,} a step, have no layout on {run.devices:,} "
-                    f"{run.choice.asked} with {run.stack}"
+                    f"phase {phase.name or phase.tokens!r}: no layout of {run.stack} for "
+                    f"{phase.global_batch:,} sequences of {phase.seq:,} tokens fits on "
+                    f"{run.devices:,} {run.choice.asked}; change the phase's batch or length, or "
+                    "--nodes"
                 )
             step_s = best.step_time_s
         total += phase.tokens_count / (phase.seq * phase.global_batch) * step_s

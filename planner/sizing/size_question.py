@@ -83,10 +83,10 @@ class SizeQuestion:
     confidence   probability (0 to 1) with which each limit must be kept
     minimise     one of MINIMISED; TOKENS if tokens are unknown
     batches      sequences per step to choose from
-    pue          electricity of the site over that of its nodes
+    pue          power usage effectiveness: energy of the site over energy of its nodes
     region       of its power grid
     reliability  failure rates and restart times
-    stretch      wall time of the whole run over that of `tokens` in one phase (`--phases`)
+    stretch      steady time of all phases (`--phases`) over that of the longest; 1 for one phase
     options      choices of layouts in addition to their axes
     storage      stored and sent data; None: not counted
     """

@@ -28,6 +28,7 @@ from shardwright.requests.plan_choices import (
     ANY_STACK,
     first_precision,
     framework_flag,
+    named_stacks,
     need_framework,
     step_optimizer,
 )
@@ -234,9 +235,7 @@ def stacks_of(text: str) -> tuple[str, ...]:
     """The frameworks of a flag; all for `any`. Raises InputError for an empty list."""
     if not text:
         return (EXECUTOR,)
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not names:
-        raise InputError(f"--stack {text!r} names no framework; write megatron-core, or any")
+    names = named_stacks(text)
     return offered_frameworks() if ANY_STACK in names else names
 
 

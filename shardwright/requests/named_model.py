@@ -144,10 +144,10 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
 
     They apply to any length: a --seq that differs from a factory's inputs is planned, with a note.
 
-    runs_here  for our executor: transformers builds no layers that predict further tokens, stages
-               consist of blocks, and tensor parallelism may leave layers of a factory whole
-    Raises the errors of `describe_model`, and InputError if blocks are not layers, or not split as
-    layouts assume (`runs_here`).
+    runs_here  our executor is to run the model, as transformers builds it: without layers that
+               predict further tokens
+    Raises the errors of `describe_model`; with `runs_here` also InputError if the model's blocks
+    are not its layers, or if tensor parallelism would not split all of a layer.
     """
     from planner.layout.plan_of_layout import first_layer
     from profiles.model.figures.described_model import describe_model, why_not_split

@@ -127,6 +127,6 @@ def opened_plan(plan: PlanLike) -> OpenedPlan:
 
 
 def write_layout(path: Path, answer: LayoutFile, *, provenance: Mapping[str, Any]) -> None:
-    """Writes the answer and its decisions."""
+    """Write a layout as a plan file, with its decisions, so that edits by hand are noticed."""
     decided = {} if answer.chosen is None else {"decided": layout_decision(answer.chosen.run)}
     write_document(path, answer, schema=LAYOUT_SCHEMA, provenance={**provenance, **decided})

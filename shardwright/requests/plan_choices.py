@@ -16,6 +16,14 @@ _NARROW = ("fp8", "mxfp8", "nvfp4")
 """Precisions from which a few layers can be left out."""
 
 
+def named_stacks(text: str) -> tuple[str, ...]:
+    """The frameworks of `--stack`, each once; raises InputError for a list of none."""
+    found = tuple(dict.fromkeys(names(text, "--stack")))
+    if text and not found:
+        raise InputError(f"--stack {text!r} names no framework; write megatron-core, or any")
+    return found
+
+
 def axes_of_options(options: PlanOptions) -> Axes:
     """The pinned and restricted axes; raises InputError, UnknownNameError."""
     return Axes(**{axis: getattr(options, axis) for axis in AXES})

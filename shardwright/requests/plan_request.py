@@ -34,7 +34,7 @@ from simulator.values.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPaths:
-    """None for no report; `-` is stdout, except for the figure."""
+    """Files of the reports to write; None: not written, `-`: printed (but not the figure)."""
 
     html: Path | None = None
     markdown: Path | None = None

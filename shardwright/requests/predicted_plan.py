@@ -126,10 +126,10 @@ def _plan_again(answer: PlanFile) -> PlanFile:
     _refuse_calibrated(answer.calibration)
     cluster = get_cluster(plan.cluster, local=local_profile())
     if plan.cluster == "local" and content_hash(cluster) != plan.cluster_hash:
-        raise MismatchError("this machine's profile is not the one that the plan was made with")
+        raise MismatchError("this machine's profile is not the one of the plan; plan again")
     import_from_here(plan.model)
     if resolve_model(plan.model).content_hash != plan.model_hash:
-        raise MismatchError(f"{plan.model} has changed since the plan was made")
+        raise MismatchError(f"{plan.model} has changed since the plan was made; plan again")
     return answer.with_prediction(predict_plan(plan, cluster, stored.price_usd_per_hour))
 
 

@@ -58,7 +58,7 @@ def complete_layout(row: DescribedRow, global_batch: int, seq_len: int) -> Degre
     if dp > global_batch:
         raise InputError(
             f"dp={dp} needs {dp} sequences per step, the run has {global_batch}"
-            + ("; the source gives no layout" if run.tp is run.pp is run.dp is None else ""),
+            + ("; give its tp, pp or dp" if run.tp is run.pp is run.dp is None else ""),
         )
     return Degrees(tp=tp, cp=cp, pp=pp, dp=dp)
 

@@ -332,7 +332,7 @@ def memory_curves(points: Iterable[MemoryPoint]) -> dict[tuple[str, str], Curve]
 
 
 def attention_axes(shape: AttentionShape) -> Axes:
-    """The axes of an attention call's utilization."""
+    """The sizes on which the utilization of an attention call depends."""
     return (shape.batch * shape.heads, shape.q_len, shape.kv_len, shape.head_dim)
 
 

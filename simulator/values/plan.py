@@ -197,7 +197,7 @@ class Plan:
         if self.zero_stage not in (0, 1, 2):
             raise InputError(
                 f"unequal replicas run with ZeRO 0, 1 or 2, got {self.zero_stage}: ZeRO-3 gathers "
-                "parameters in every micro-batch, so all replicas need as many micro-batches"
+                "parameters in every micro-batch, so all replicas need equally many micro-batches"
             )
         most = max(len(pipeline.stages) for pipeline in pipelines)
         expected = Degrees(tp=self.degrees.tp, pp=most, dp=len(pipelines))

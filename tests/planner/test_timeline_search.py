@@ -205,5 +205,5 @@ def test_two_copies_of_the_model_are_no_stages_in_turn():
         0, "zbv", ranks=2, blocks=6, micro=4, unlike=False, mixed=False, strategies=1
     )
     made = build_schedule("dualpipe", num_ranks=2, num_microbatches=4)
-    with pytest.raises(InputError, match="neither round-robin nor a V of two"):
+    with pytest.raises(InputError, match="round-robin, or in a V with two stages"):
         replace(problem, schedule=made)

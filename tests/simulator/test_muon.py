@@ -143,6 +143,6 @@ def test_other_optimizers_have_none() -> None:
 
 
 def test_adapters_are_refused() -> None:
-    with pytest.raises(InputError, match="muon is priced for whole weights, and adapters alone"):
+    with pytest.raises(InputError, match="but lora trains the adapters only; use adamw"):
         replace(MUON, lora=True)
     assert LLAMA_8B.num_layers == 32

@@ -152,7 +152,7 @@ def _convolution(shape: ConvCase, dtype: torch.dtype, device: torch.device) -> C
 def _pass(
     forward: Callable[[], Tensor], inputs: tuple[Tensor, ...], phase: Phase
 ) -> Callable[[], object]:
-    """The forward, or the gradients of `inputs` through an earlier forward."""
+    """The function to time: the forward, or the backward alone of a forward that ran before."""
     if phase is Phase.FORWARD:
         return forward
     out = forward()

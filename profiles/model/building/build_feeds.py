@@ -148,7 +148,7 @@ def _sound(module: Any, config: Any, feed: Feed) -> Tensor:
         return feed.noise(config.max_length, config.num_mel_bins)
     positions = getattr(module, "_get_feat_extract_output_lengths", None)
     if positions is None:
-        raise AttributeError("it does not give the length of a sound")
+        raise AttributeError("the model does not give the number of positions of a sound")
 
     def enough(samples: int) -> bool:
         return int(positions(torch.tensor(samples, device="cpu"))) >= feed.length

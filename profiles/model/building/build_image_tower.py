@@ -273,10 +273,11 @@ def image_tower(module: nn.Module) -> ImageTower:
         if not free:
             needed = [x.name for x in given if x.default is x.empty]
             return (_OfSizes if "image_sizes" in needed else ImageTower)(core)
-        why = f"needs {free[0]} of each image, and so values decide what runs"
+        why = f"needs {free[0]} of each image, so values of its inputs decide which code runs"
     raise ModelError(
-        f"{type(module).__name__} {why}: it is not built from a configuration. For the language "
-        "model alone add #text_config to the file's name, for all of it give package.module:factory"
+        f"{type(module).__name__} cannot be built from a configuration: it {why}. For its language "
+        "model alone, add #text_config to the file's name; for all of it, give "
+        "package.module:factory"
     )
 
 

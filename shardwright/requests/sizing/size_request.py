@@ -26,7 +26,7 @@ from profiles.units import format_count
 from shardwright.options.size_options import SizeOptions
 from shardwright.requests.compared_frameworks import compared_frameworks, preference
 from shardwright.requests.named_model import described_of
-from shardwright.requests.plan_choices import ANY_STACK, first_precision
+from shardwright.requests.plan_choices import ANY_STACK, first_precision, named_stacks
 from shardwright.requests.plan_request import default_precision
 from shardwright.requests.plan_route import executor_space
 from shardwright.requests.sizing.kept_bytes import run_storage
@@ -400,11 +400,7 @@ def _site(options: SizeOptions, today: str, assumed: list[str]) -> tuple[Sourced
 
 def _stacks(flags: SizeFlags, figures: Transformer) -> tuple[StackChoice, ...]:
     options = flags.options
-    names = tuple(dict.fromkeys(part.strip() for part in options.stack.split(",") if part.strip()))
-    if options.stack and not names:
-        raise InputError(
-            f"--stack {options.stack!r} names no framework; write megatron-core, or any"
-        )
+    names = named_stacks(options.stack)
     for name in names:
         if name != ANY_STACK:
             load_framework(name)  # raises UnknownNameError with the nearest names

@@ -224,8 +224,8 @@ class TrainingRun:
             )
         if self.optimizer == MUON and self.lora:
             raise InputError(
-                f"{self.id}: muon is priced for whole weights, and adapters alone are trained; use "
-                f"{USUAL_OPTIMIZER}, or train all weights (without lora)"
+                f"{self.id}: muon is priced for whole weights, but lora trains the adapters only; "
+                f"use {USUAL_OPTIMIZER}, or train all weights (without lora)"
             )
         if self.frozen_type not in ("", *FROZEN_TYPES):
             raise UnknownNameError("type of frozen weights", self.frozen_type, FROZEN_TYPES)
