@@ -15,6 +15,7 @@ from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.host_offload import host_bytes
 from simulator.memory.run_tensors import RankFacts, run_tensors
 from simulator.memory.static import run_static_bytes
+from simulator.schedules.in_flight import most_in_flight
 from simulator.training_run.framework.framework import FrameworkMemory, load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.adapter_work import widened_bytes
@@ -157,7 +158,8 @@ class _Counter:
         self.layer = self.tensors.layer(run.recompute)
         self.plain = self.tensors.layer("none") if run.recompute_layers else self.layer
         self.shares = stage_split(run)
-        self.in_flight = run.in_flight
+        degrees = run.degrees
+        self.in_flight = most_in_flight(run.schedule, degrees.pp, run.num_microbatches, degrees.vpp)
         self.device = get_device(run.device)
 
     def rank(self, rank: int) -> tuple[RankMemory, PeakDetails]:

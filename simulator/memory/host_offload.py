@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from profiles.hardware.catalogue.host import Host, host_of
 from simulator.memory.run_tensors import run_tensors
+from simulator.schedules.in_flight import most_in_flight
 from simulator.training_run.framework.framework import Framework, load_framework
 from simulator.training_run.messages.step_messages import per_micro_batch
 from simulator.training_run.run.training_run import TrainingRun
@@ -123,7 +124,8 @@ def host_bytes(run: TrainingRun, framework: Framework, layers: float) -> float:
     each = _HELD_WITH_PINNED_BYTES if framework.rules.offloads_shards else _HELD_BYTES
     held = each * updated_parameters(run, framework) if run.optimizer_offload else 0.0
     if run.activation_offload:
-        in_flight = run.in_flight[0]
+        pp, vpp = run.degrees.pp, run.degrees.vpp
+        in_flight = most_in_flight(run.schedule, pp, run.num_microbatches, vpp)[0]
         held += run.activation_offload * _kept_bytes(run, framework) * layers * in_flight
     return held
 

@@ -87,18 +87,6 @@ class RunTensors:
         multiple = self._framework.vocabulary_multiple
         return padded_vocabulary(self._run.model, multiple, self._run.degrees.tp)
 
-    def elements(self, width: str) -> float:
-        """Elements of a tensor of one micro-batch, before any split; cached."""
-        found = self._elements.get(width)
-        if found is None:
-            run, per_token = self._run, TOKEN_WIDTHS.get(width)
-            if per_token is None:
-                found = WEIGHT_WIDTHS[width](run, self.vocabulary)
-            else:
-                found = per_token(run, self.vocabulary) * run.tokens
-            self._elements[width] = found
-        return found
-
     def bytes_of(self, tensor: KeptTensor, here: RankFacts = EVERY_RANK) -> float:
         """Bytes of a tensor; 0 if one of its conditions is false."""
         for condition in tensor.only:
@@ -109,7 +97,15 @@ class RunTensors:
         each = element * tensor.count
         if tensor.width == "parameters":
             return each * min(here.num_parameters, tensor.most or math.inf)
-        return each * self.elements(tensor.width) / self._splits[tensor.split]
+        elements = self._elements.get(tensor.width)
+        if elements is None:
+            run, per_token = self._run, TOKEN_WIDTHS.get(tensor.width)
+            if per_token is None:
+                elements = WEIGHT_WIDTHS[tensor.width](run, self.vocabulary)
+            else:
+                elements = per_token(run, self.vocabulary) * run.tokens
+            self._elements[tensor.width] = elements
+        return each * elements / self._splits[tensor.split]
 
     def total(self, tensors: Iterable[KeptTensor], here: RankFacts = EVERY_RANK) -> float:
         """Bytes of all of them."""

@@ -12,7 +12,6 @@ from profiles.document import flattened
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.node_network import NodeNetwork, usual_network
 from profiles.model.figures.transformer import Transformer
-from simulator.schedules.in_flight import most_in_flight
 from simulator.training_run.run.low_bits import FROZEN_TYPES, MUON, USUAL_OPTIMIZER, moments_bytes
 from simulator.values.degrees import AXIS_ORDERS, Degrees
 
@@ -258,12 +257,6 @@ class TrainingRun:
     def num_microbatches(self) -> int:
         """Micro-batches per optimizer step and data-parallel rank, at least 1."""
         return max(1, math.ceil(self.global_batch / (self.degrees.dp * self.micro_batch)))
-
-    @property
-    def in_flight(self) -> tuple[float, ...]:
-        """Per pipeline rank: the most micro-batches kept at once, counted per virtual stage."""
-        degrees = self.degrees
-        return most_in_flight(self.schedule, degrees.pp, self.num_microbatches, degrees.vpp)
 
     @property
     def sharing_ranks(self) -> int:
