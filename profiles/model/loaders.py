@@ -225,9 +225,9 @@ def _family(config: Mapping[str, Any], source: str) -> str:
     for suffix, what in _LOSS_BY_VALUES.items():
         if name.endswith(suffix):
             raise ModelError(
-                f"{source}: the loss of {name} {what}, which depends on values and is not built "
-                "from a configuration; pass package.module:factory, which returns the module, its "
-                "inputs, targets and a loss_fn"
+                f"{source}: the loss of {name} {what}, so it depends on values, which a "
+                "configuration does not give; pass package.module:factory, which returns the "
+                "module, its inputs, targets and a loss_fn"
             )
     return found or OWN_LOSS
 

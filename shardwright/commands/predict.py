@@ -88,7 +88,7 @@ def predict(
         raise typer.BadParameter("--on is for an imported run; a row of --runs names its device")
     if traced and (runs is None or calibration or explain_run):
         raise typer.BadParameter(
-            "--traced needs --runs RUNS.csv, and excludes --calibration and --explain-run"
+            "--traced needs --runs RUNS.csv, without --calibration and --explain-run"
         )
     if traced:
         for package in ("torch", "transformers"):

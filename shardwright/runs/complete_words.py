@@ -103,7 +103,8 @@ def recompute_of(row: DescribedRow) -> str:
         return stack.resolved_recompute(text)
     if _FULL_WORDS.search(text):
         return row.assumed("full", f"recompute {printed!r} taken as 'full'")
-    raise InputError(f"the recompute {printed!r} is not known")
+    known = ", ".join(RECOMPUTE_KINDS)
+    raise InputError(f"the recompute {printed!r} is not known; known: {known}")
 
 
 def _modules(text: str) -> list[str]:
@@ -248,7 +249,8 @@ def schedule_of(row: DescribedRow, pp: int, vpp: int) -> str:
         return "zbv" if vpp == 2 else "zb-h1"
     if found:
         return found
-    raise InputError(f"the schedule {row.run.schedule!r} is not known")
+    known = ", ".join(pipeline_names())
+    raise InputError(f"the schedule {row.run.schedule!r} is not known; known: {known}")
 
 
 def _schedule_named(text: str) -> str:

@@ -272,8 +272,8 @@ def test_published_sizes(kind: str, billions: float, keys: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"model_type": "mamba2"}, "need the model to be built"),
-        ({"model_type": "t5"}, "need the model to be built"),
+        ({"model_type": "mamba2"}, "need the model to be built and traced"),
+        ({"model_type": "t5"}, "need the model to be built and traced"),
         ({"hidden_size": 0}, "hidden_size must be a whole number of 1 or more, is 0"),
         ({"vocab_size": "many"}, "vocab_size must be a whole number of 1 or more, is 'many'"),
         ({"model_type": "opt"}, "ffn_dim must be a whole number of 1 or more, is None"),

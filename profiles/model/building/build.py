@@ -136,7 +136,10 @@ def _from_factory(
         raise ModelError(f"{spec.factory}() must return {wanted}, returned {type(made).__name__}")
     module, inputs = made[0], made[1]
     if not isinstance(module, nn.Module):
-        raise ModelError(f"{spec.factory}() must return {wanted}; the first is {type(module)}")
+        raise ModelError(
+            f"{spec.factory}() must return {wanted}; its first value is no torch module but a "
+            f"{type(module).__name__}"
+        )
     module, eager = _eager(module)
     call, inputs = _call_of(module, inputs)
     if not inputs:
@@ -168,8 +171,8 @@ def _from_factory(
     if len(batches) != 1 or 0 in batches:
         raise ModelError(
             f"{spec.factory}(): dimension 0 of every input must be the batch; the inputs have "
-            f"shapes {[tuple(x.shape) for x in inputs]}. Make tensors that all samples share "
-            "buffers of the module; give graphs of one size as [batch, nodes, features] and "
+            f"shapes {[tuple(x.shape) for x in inputs]}. Register tensors that all samples share "
+            "as buffers of the module; give graphs of equal size as [batch, nodes, features] and "
             "[batch, edges, 2], and join them in the forward"
         )
     own = batches.pop()

@@ -103,8 +103,8 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     name = model_type(config)
     if name not in CONFIG_KINDS:
         raise ModelError(
-            f"{where}: configurations of model type {name!r} need the model to be built; "
-            f"read without building: {', '.join(sorted(CONFIG_KINDS))}"
+            f"{where}: the sizes of model type {name!r} need the model to be built and traced; "
+            f"only these are read from a configuration: {', '.join(sorted(CONFIG_KINDS))}"
         )
     kind = CONFIG_KINDS[name]
     config = {**config} | {

@@ -217,9 +217,8 @@ class TrainingRun:
         moments_bytes(self.optimizer)
         if self.optimizer_offload and self.optimizer != USUAL_OPTIMIZER:
             raise InputError(
-                f"{self.id}: optimizer_offload is priced for the states of {USUAL_OPTIMIZER}, "
-                f"those of {self.optimizer} stay on the device; use {USUAL_OPTIMIZER}, or no "
-                "optimizer_offload"
+                f"{self.id}: optimizer_offload moves states of {USUAL_OPTIMIZER} only, not of "
+                f"{self.optimizer}; use {USUAL_OPTIMIZER}, or leave out optimizer_offload"
             )
         if self.optimizer == MUON and self.lora:
             raise InputError(
