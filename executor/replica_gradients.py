@@ -66,7 +66,8 @@ class ReplicaGradients:
 
     @contextmanager
     def sent_as_made(self, split: SplitBackward | None = None) -> Iterator[None]:
-        """Context around the last backward of a step, or around the last W of `split`."""
+        """Context in which each gradient is sent as soon as it is complete: around the last
+        backward of a step, or around the last W of `split`."""
         hooks: list[Any] = []
         if split is not None:
             split.watch = self._watch

@@ -24,8 +24,8 @@ from executor.stages import StageModule
 
 
 def has_sent_all(stage: Any) -> bool:
-    """Whether a stage under FSDP2 has sent the gradients of its last backward, whose end clears
-    FSDP2's records of its forwards."""
+    """Whether a stage under FSDP2 has sent the gradients of its last backward: then FSDP2 has no
+    record of the stage's forwards any more."""
     return not stage._get_fsdp_state()._comm_ctx.post_forward_order
 
 

@@ -181,7 +181,7 @@ def _solve(
         return []
 
     def in_order(candidates: list[Candidate[int]]) -> Iterator[Candidate[int]]:
-        """Candidates in the order of their bounds; each has had the first of `bounds`."""
+        """Candidates in the order of their bounds, each with the first of its `bounds` computed."""
         heapq.heapify(candidates)
         while candidates:
             bound_s, number, at = heapq.heappop(candidates)

@@ -147,7 +147,7 @@ def plan_of_layouts(
     traced  the model, traced with sequence parallelism (True) or without; empty only if the answer
             has no layout. Alternatives that need the other one are left out.
 
-    Raises the errors of executable_plan.
+    Raises the errors of `executable_plan`.
     """
     best = answer.chosen
     rules = _traced_for(best, traced) if best else None

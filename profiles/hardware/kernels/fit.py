@@ -157,7 +157,8 @@ def _isotonic(values: list[float], weights: list[float]) -> tuple[float, ...]:
 
 
 def _left_out(log_x: tuple[float, ...], log_y: tuple[float, ...]) -> tuple[list[float], float]:
-    """Residuals of the inner points when left out, and the end points' error per unit of log x."""
+    """Leave-one-out errors of the inner points, and the largest extrapolation error at an end, per
+    unit of log x."""
     count = len(log_x)
     if count < 3:
         return [], UNKNOWN_LOG_HALF_WIDTH

@@ -83,7 +83,7 @@ def _why_no_layout(why: Infeasibility | None) -> str:
 
 
 def _batches(answer: LayoutFile, chosen: LayoutChoice) -> str:
-    """Other numbers of sequences per step, which are divisible by more devices."""
+    """Nearby global batches that use more devices."""
     now = chosen.prediction.per_s.value
     return "; ".join(
         f"{each.global_batch}: {each.tokens_per_s / now - 1:+.0%} tokens/s, step "

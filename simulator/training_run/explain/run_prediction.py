@@ -2,7 +2,7 @@
 
 The duration of a pass in the timeline is the sum of its terms of the step (step_terms.py). Under
 1F1B with the head in the slowest stage, the timeline ends exactly at the step time. For other
-schedules it is an estimate (`idle_stages` in step_terms.py) with the error
+schedules it is an estimate ("idle stages" in step_terms.py) with the error
 `Prediction.timeline_gap`.
 """
 

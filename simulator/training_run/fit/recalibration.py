@@ -194,7 +194,7 @@ def recalibrate(
     """The coefficients of the cluster of the logged runs.
 
     measured_s  [runs] seconds per step, above 0
-    known       uncertainty of the shipped coefficients, if they are not the project's
+    known       uncertainty of the coefficients `shipped`; None: as measured in the project's fit
 
     Raises InputError without runs or for a time that is not above 0.
     """

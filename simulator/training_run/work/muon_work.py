@@ -63,8 +63,8 @@ class RankMatrices:
 
     @property
     def handled(self) -> float:
-        """Share of the matrices that a rank orthogonalizes; both ranks do so with a matrix cut
-        between them."""
+        """Share of the matrices that a rank orthogonalizes. A matrix that is cut between two ranks
+        is orthogonalized on both."""
         return min(1.0, 1.0 / self.shards + self.cut)
 
 
