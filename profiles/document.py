@@ -80,7 +80,7 @@ def read_document(
             )
         found = f"its schema is {tag!r}" if tag is not None else "it has no 'schema' key"
         raise DocumentError(f"{path} is not a {schema} file: {found}")
-    if not _has_field(cls, "provenance"):
+    if "provenance" not in getattr(cls, "__dataclass_fields__", {}):
         data.pop("provenance", None)
     value: T = decode(cls, data, where=str(path))
     return value
@@ -372,10 +372,6 @@ def _fields(cls: type) -> tuple[dict[str, Any], tuple[str, ...]]:
             no_default = field.default is field.default_factory is dataclasses.MISSING
             required += [field.name] if no_default else []
     return kinds, tuple(required)
-
-
-def _has_field(cls: Any, name: str) -> bool:
-    return dataclasses.is_dataclass(cls) and any(f.name == name for f in dataclasses.fields(cls))
 
 
 def _join(where: str, key: str) -> str:

@@ -51,6 +51,8 @@ def _lines(parts: Sequence[Text], console: Console, width: int) -> list[Text]:
 
 WIDTH = 100
 """Width of a short answer in columns; `--explain` prints the parts left out."""
+LABEL = 8
+"""Width of a short answer's labels."""
 
 
 def one_line(label: str, *parts: str, style: str = "", bold: bool = False) -> Text:
@@ -71,16 +73,18 @@ def one_line(label: str, *parts: str, style: str = "", bold: bool = False) -> Te
 _FIRST = ("(install ", "--global-batch counts", "--sequence-parallel:")
 
 
-def some_of(sentences: Sequence[str], room: int) -> str:
-    """The sentences that fit, without their parts in brackets, and the number of the others; those
-    of `_FIRST` precede."""
+def assumed_line(sentences: Sequence[str]) -> Text:
+    """The assumptions that fit in a line, without their parts in brackets, and the number of the
+    others; those of `_FIRST` precede."""
     ordered = sorted(sentences, key=lambda said: not any(words in said for words in _FIRST))
     short = [re.sub(r" \([^()]*\)", "", sentence) for sentence in ordered]
     more = f"; {len(short)} more (--explain)"
     line, shown = "", 0
     for sentence in short:
         longer = f"{line}; {sentence}" if line else sentence
-        if len(longer) + len(more) <= room:
+        if len(longer) + len(more) <= WIDTH - LABEL:
             line, shown = longer, shown + 1
     left = len(short) - shown
-    return line if not left else f"{line}; {left} more (--explain)".removeprefix("; ")
+    if left:
+        line = f"{line}; {left} more (--explain)".removeprefix("; ")
+    return one_line("Assumed ", line, style="dim")

@@ -11,7 +11,7 @@ from planner.layout.layout_answer import LayoutChoice, LayoutFile, layout_title
 from planner.space import EXECUTOR
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.units import format_count, format_percent, format_probability, format_time, format_usd
-from shardwright.reports.labelled import WIDTH, labelled, one_line, some_of
+from shardwright.reports.labelled import LABEL, WIDTH, assumed_line, labelled, one_line
 from shardwright.reports.terminal import format_interval, memory_words, price_words
 from shardwright.requests.compared_frameworks import is_supported
 from shardwright.runs.known_models import whole_run
@@ -22,7 +22,6 @@ from simulator.values.prediction import Interval
 
 # Other frameworks, and runners-up of the same one.
 _FRAMEWORKS, _RUNNERS_UP = 2, 2
-_LABEL = 8
 _LINES = 12
 
 
@@ -64,17 +63,17 @@ def layout_summary(
         _cost(answer, price_notes),
         *([one_line("Price   ", *price_words(price).split("; "))] if price is not None else []),
         *(
-            one_line("Next    " if not number else " " * _LABEL, *row)
+            one_line("Next    " if not number else " " * LABEL, *row)
             for number, row in enumerate(rows)
         ),
         *_published(answer),
         one_line("Basis   ", evidence_words(chosen.run, short=True)),
-        one_line("Assumed ", some_of(assumptions, WIDTH - _LABEL), style="dim"),
+        assumed_line(assumptions),
     ]
     best = labelled(
         Text("Best    ", style="bold"), title, Text(_proof(answer, others), style="green")
     )
-    if len(lines) + -(-len(title) // (WIDTH - _LABEL)) < _LINES - 1:
+    if len(lines) + -(-len(title) // (WIDTH - LABEL)) < _LINES - 1:
         lines.insert(2, one_line("Time    ", *_parts(chosen)))
     return Group(best, *lines)
 

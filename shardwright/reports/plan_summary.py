@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from profiles.units import format_bytes, format_count, format_percent, format_time, format_usd
-from shardwright.reports.labelled import WIDTH, labelled, one_line, some_of
+from shardwright.reports.labelled import LABEL, assumed_line, labelled, one_line
 from shardwright.reports.terminal import format_interval, format_share, memory_words, price_words
 from simulator.values.plan import Plan
 from simulator.values.plan_file import PlanFile
@@ -73,7 +73,6 @@ def blocks_text(entries: tuple[str, ...]) -> str:
     )
 
 
-_LABEL = 8
 _RUNNERS_UP = 3
 _LEAST_GAP = 1e-3  # a smaller one is printed as this
 
@@ -110,12 +109,12 @@ def plan_summary(answer: PlanFile, price_notes: Sequence[str] = ()) -> Renderabl
     if prediction.price_usd_per_hour is not None:
         lines.append(one_line("Price   ", *price_words(prediction.price_usd_per_hour).split("; ")))
     for number, other in enumerate(answer.alternatives[:_RUNNERS_UP]):
-        label = " " * _LABEL if number else "Next    "
+        label = " " * LABEL if number else "Next    "
         step = format_time(other.step_time_s)
         lines.append(one_line(label, f"{step}: {plan_title(other.plan)}", other.why_not_first))
     old = [each.split(" on 20")[0] for each in price_notes if prediction.price_usd_per_hour]
     if assumed := [*old, *answer.assumptions]:
-        lines.append(one_line("Assumed ", some_of(assumed, WIDTH - _LABEL), style="dim"))
+        lines.append(assumed_line(assumed))
     return Group(*lines)
 
 

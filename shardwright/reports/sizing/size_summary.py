@@ -21,7 +21,7 @@ from profiles.units import (
     format_usd,
 )
 from shardwright.analysis.size_better import probability_better, versus_of
-from shardwright.reports.labelled import WIDTH, one_line, some_of
+from shardwright.reports.labelled import LABEL, assumed_line, one_line
 from shardwright.reports.terminal import format_interval, memory_words
 from shardwright.requests.compared_frameworks import is_supported
 from shardwright.requests.sizing.sized import PublishedComparison, Sized
@@ -38,7 +38,6 @@ GOAL_WORDS = {
 }
 # Lines of other types of devices and other frameworks on the chosen devices.
 _NEXT = 3
-_LABEL = 8
 _FEW_DAYS = 2.0
 """Number of days below which times are printed in hours."""
 
@@ -104,7 +103,7 @@ def size_summary(
         *_next(answer, _NEXT - len(known) - len(model) - 2 * len(versus)),
         *(one_line("Known   ", words) for words in known),
         one_line("Basis   ", evidence_words(run.layout.run, short=True), _little(best)),
-        one_line("Assumed ", some_of(assumptions, WIDTH - _LABEL), style="dim"),
+        assumed_line(assumptions),
     )
 
 
@@ -170,7 +169,7 @@ def _next(answer: SizeAnswer, room: int) -> list[Text]:
             figure = format_interval(other.kwh, format_energy)
         lines.append(
             one_line(
-                "Next    " if number == 0 else " " * _LABEL,
+                "Next    " if number == 0 else " " * LABEL,
                 f"{name}: {figure}{_better_words(answer, other)}",
                 other.why_not,
             )
