@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from evidence.groups import device_of, source_of
 from evidence.peers import peers
 from evidence.statistics import (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from shardwright.commands.tables.predict_runs import PredictedRun
 
 LEAST_LAYOUTS = 5

@@ -15,7 +15,7 @@ from rich.text import Text
 from evidence.accuracy_html import accuracy_html
 from evidence.accuracy_markdown import accuracy_markdown
 from evidence.baseline import predict_baseline
-from evidence.compared import compare_runs
+from evidence.compared_run import compare_runs
 from evidence.crossvalidate import (
     device_folds,
     framework_folds,

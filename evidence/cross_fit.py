@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evidence.coefficient_fit import Fitted, Origin, fit_coefficients
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from evidence.crossvalidate import members
 from evidence.fit_spread import knowledge_of, spreads_with_effects
 from evidence.groups import source_of

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evidence.compared import is_inside, relative_error
+from evidence.compared_run import is_inside, relative_error
 from evidence.statistics import ErrorSummary, share, summarise
 from shardwright.commands.tables.predict_runs import OK, PredictedRun
 from shardwright.runs.module_table import MeasuredModule

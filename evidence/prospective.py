@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, median
 
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from evidence.groups import device_of, source_of
 from shardwright.reports.markdown_table import percent
 

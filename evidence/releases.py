@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from profiles.csv_table import number_cell, read_table
 from shardwright.commands.tables.predict_runs import OK, PredictedRun
 from shardwright.runs.run import PublishedRun

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import spearmanr
 
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 
 # A rank correlation of two values is 1 or -1 whatever they are.
 _LEAST_RANKED = 3

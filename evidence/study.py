@@ -13,7 +13,7 @@ from evidence.choice import (
     pair_order,
     regret,
 )
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from evidence.groups import family_of, precision_of, size_of, source_of
 from evidence.ledger import LedgerEntry
 from evidence.releases import Release

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from evidence.groups import source_of
 from evidence.statistics import memory_summary, step_time_summary
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from evidence.groups import source_of
 from evidence.statistics import step_time_summary
 from evidence.study import AccuracyStudy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from evidence.ledger import MOST_OPENINGS, LedgerEntry
 from evidence.prospective import (
     FEWEST_ROWS,

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from evidence.compared import ComparedRun, compare_runs
+from evidence.compared_run import ComparedRun, compare_runs
 from evidence.groups import source_of
 from evidence.ledger import (
     LEDGER_FILE,

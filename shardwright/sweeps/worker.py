@@ -11,7 +11,7 @@ from planner.batch.sweep import Job
 from planner.layout.layout_question import LayoutSolver
 from planner.sizing.run_outlook import SizeAnswer
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.size_run import answer_of, search_here
+from planner.sizing.sizing_answer import answer_of, search_here
 from profiles.document import content_hash, decode, to_line
 from shardwright.requests.sizing.size_request import SizeRequest
 from shardwright.requests.solve_task import need_version, reason_of, solve_text

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evidence.compared import ComparedRun, compare_runs
+from evidence.compared_run import ComparedRun, compare_runs
 from evidence.cross_fit import fit, fit_table, predicted_s
 from evidence.groups import source_of
 from evidence.statistics import step_time_summary

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evidence.compared import ComparedRun
+from evidence.compared_run import ComparedRun
 from evidence.ledger import (
     COLUMNS,
     LEDGER_FILE,

@@ -10,7 +10,7 @@ import pytest
 
 from evidence.accuracy_markdown import accuracy_markdown
 from evidence.baseline import predict_baseline
-from evidence.compared import compare_runs
+from evidence.compared_run import compare_runs
 from evidence.config_from_figures import config_of_figures
 from evidence.study import AccuracyStudy, Column
 from evidence.traced_runs import traced_predictions

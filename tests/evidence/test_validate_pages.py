@@ -11,7 +11,7 @@ import pytest
 
 from evidence.accuracy_html import accuracy_html
 from evidence.accuracy_markdown import accuracy_markdown
-from evidence.compared import ComparedRun, compare_runs
+from evidence.compared_run import ComparedRun, compare_runs
 from evidence.groups import source_of
 from evidence.ledger import LedgerEntry
 from evidence.prospective import score

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evidence.choice import fit_verdicts, pair_order, regret
-from evidence.compared import ComparedRun, compare_runs
+from evidence.compared_run import ComparedRun, compare_runs
 from evidence.groups import device_of, family_of, size_of, source_of
 from evidence.statistics import (
     accuracy,

@@ -13,7 +13,7 @@ from planner.sizing.run_outlook import SizeAnswer
 from planner.sizing.size_limits import Search
 from planner.sizing.size_phases import PHASES_SCHEMA, Phase, PhaseFile, stretch_of_phases
 from planner.sizing.size_question import SizeQuestion
-from planner.sizing.size_run import answer_of, compared, explained, search_here
+from planner.sizing.sizing_answer import answer_of, compared, explained, search_here
 from planner.sizing.sizing_search import SizedDevice, SizeTask, size_on_workers
 from profiles.document import read_document
 from profiles.errors import DocumentError, InputError

@@ -9,8 +9,8 @@ from planner.layout.layout_question import LayoutSolver
 from planner.sizing.run_outlook import outlook_of
 from planner.sizing.size_limits import binding_limit
 from planner.sizing.size_question import TOKENS
-from planner.sizing.size_run import answer_of, at_nodes, gains_of, runs_to_compare
-from planner.sizing.size_run import search_here as search_with
+from planner.sizing.sizing_answer import answer_of, at_nodes, gains_of, runs_to_compare
+from planner.sizing.sizing_answer import search_here as search_with
 from planner.sizing.sizing_search import question_of_run
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.prices.storage_price import StoragePrice
