@@ -67,12 +67,12 @@ def changes(
 
 
 def export(
-    plan: PlanLike, to: str, *, output: str | Path | None = None, launcher: str = "torchrun"
+    plan: PlanLike, to: str = "", *, output: str | Path | None = None, launcher: str = "torchrun"
 ) -> ExportResult:
     """Write a plan as files of a framework; returns the decisions not expressed, priced.
 
     plan      an answer of `plan`, or the path of a plan file
-    to        `megatron`, `torchtitan`, ... (`shardwright export --help`)
+    to        `megatron`, `torchtitan`, ... (`shardwright export --help`); "": the plan's framework
     output    the folder to write; None writes nothing
     launcher  `torchrun`, `slurm`, `kubernetes`, `skypilot` or `ray`
 

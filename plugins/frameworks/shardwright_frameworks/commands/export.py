@@ -11,7 +11,7 @@ from rich.text import Text
 from shardwright.console.flags import Json
 from shardwright.console.output import note, print_json, show
 from shardwright_frameworks.exports.launchers.launchers import LAUNCHERS
-from shardwright_frameworks.exports.targets.targets import TARGETS, target_name
+from shardwright_frameworks.exports.targets.targets import TARGETS
 
 EXAMPLES = (
     "Examples:\n\n  shardwright export plan.json --to megatron -o run\n\n  shardwright export "
@@ -21,8 +21,10 @@ EXAMPLES = (
 
 def export(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="plan file")],
-    to: Annotated[str, typer.Option("--to", help="framework: " + ", ".join(TARGETS))],
     output: Annotated[Path, typer.Option("-o", help="folder to write")],
+    to: Annotated[
+        str, typer.Option("--to", help="framework, otherwise the plan's: " + ", ".join(TARGETS))
+    ] = "",
     launcher: Annotated[
         str, typer.Option("--launcher", help="launcher: " + ", ".join(LAUNCHERS))
     ] = "torchrun",
@@ -30,11 +32,12 @@ def export(
 ) -> None:
     """`shardwright export`."""
     # Here, since --help needs none of them.
+    from shardwright.requests.opened_plan import open_plan
     from shardwright_frameworks.exports.export_plan import unexpressed_data
     from shardwright_frameworks.reports.export_report import export_words
-    from shardwright_frameworks.requests.exported_folder import export_to
+    from shardwright_frameworks.requests.exported_folder import export_to, target_of
 
-    to = target_name(to)
+    to = target_of(open_plan(plan_file), to)
     folder = export_to(plan_file, to, output, launcher=launcher)
     if json_output:
         files = [file.path for file in folder.files]

@@ -180,6 +180,19 @@ def test_a_plan_of_an_own_module_starts_with_torchrun(
     assert len(json.loads((tmp_path / "run" / "run.json").read_text())["ranks"]) == 2
 
 
+def test_a_plan_is_exported_to_its_own_framework(plan: Path, tmp_path: Path) -> None:
+    """It was an error: `--to` was missing."""
+    done = shardwright("export", str(plan), "-o", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert "for Megatron-LM" in done.stdout
+    fsdp = tmp_path / "fsdp.json"
+    found = public.plan("llama-3.1-8b", "2x8xh100-sxm", WORK, stack="torch-fsdp", tp=1)
+    write_layout(fsdp, found, provenance={"command": "shardwright plan"})
+    done = shardwright("export", str(fsdp), "-o", str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert "accelerate" in done.stderr  # the targets are listed
+
+
 def test_a_layout_of_another_framework_is_no_torchrun_plan(plan: Path, tmp_path: Path) -> None:
     done = shardwright("export", str(plan), "--to", "torchrun", "-o", str(tmp_path / "t"))
     assert done.returncode == 2
