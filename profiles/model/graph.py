@@ -213,7 +213,6 @@ class SavedTensor:
 class Parameter:
     """A weight on one tensor-parallel rank; `full_shape` is before sharding.
 
-    sharded_dim  dimension split over tp, None if every tp rank has the whole weight
     tied_to      name in the whole model of an earlier parameter with the same storage, or ""
     whole_name   name in the whole model, if its module is outside of the module with which the
                  block begins
@@ -226,7 +225,6 @@ class Parameter:
     name: str
     spec: TensorSpec
     full_shape: tuple[int, ...]
-    sharded_dim: int | None = None
     trainable: bool = True
     tied_to: str = ""
     whole_name: str | None = None

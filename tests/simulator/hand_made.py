@@ -196,7 +196,6 @@ def layer(
                     name=f"{module}.weight",
                     spec=TensorSpec(shape=(inner, width), dtype=dtype),
                     full_shape=(width, width),
-                    sharded_dim=0 if tp > 1 else None,
                 )
                 for module in PRODUCTS
             ),

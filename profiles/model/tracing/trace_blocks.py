@@ -204,13 +204,11 @@ class TracedBlocks:
     def _parameter(self, number: int, index: int) -> Parameter:
         entry, elsewhere = self.cuts[index].entry, self.owners[number] != index
         name, tensor = self.traced.fakes.names[number], self.traced.fakes.tensors[number]
-        full, dim = self.traced.sharding.full_shape(name, tuple(tensor.shape))
         outside = bool(entry) and not name.startswith(f"{entry}.")
         return Parameter(
             name=path_in_block(name, entry),
             spec=TensorSpec(shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype)),
-            full_shape=full,
-            sharded_dim=dim,
+            full_shape=self.traced.sharding.full_shape(name, tuple(tensor.shape)),
             trainable=tensor.requires_grad,
             tied_to=name if elsewhere else "",
             whole_name=name if outside and not elsewhere else None,

@@ -64,12 +64,10 @@ class Sharding:
         """Whether a rank has only the logits of its part of the vocabulary."""
         return HEAD in self.rules.values()
 
-    def full_shape(self, name: str, local: tuple[int, ...]) -> tuple[tuple[int, ...], int | None]:
-        """The shape over the whole tp group, and the split dimension."""
-        if name not in self.splits:
-            return local, None
-        dim, _ = self.splits[name]
-        return tuple(n * self.tp if i == dim else n for i, n in enumerate(local)), dim
+    def full_shape(self, name: str, local: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape over the whole tp group."""
+        dim = self.splits[name][0] if name in self.splits else None
+        return tuple(n * self.tp if i == dim else n for i, n in enumerate(local))
 
     def share(self, whole: Tensor, name: str, rank: int) -> Tensor:
         """A rank's share of a parameter, or of its gradient."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from profiles.model.tracing.trace import ExecutorFacts
 
 T = TypeVar("T")
-TRACE_SCHEMA = "shardwright/trace@2"
+TRACE_SCHEMA = "shardwright/trace@3"
 # Not 1: torch takes shortcuts for dimensions of size 1.
 _BATCHES = (2, 3)
 
