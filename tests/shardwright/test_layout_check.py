@@ -59,7 +59,8 @@ def test_plans_of_own_modules_have_the_price_of_their_blocks(
     )
     assert found.plan is not None
     assert found.prediction is not None
-    traced = api.trace(model, tp_degrees=(1, tp))
+    shares = found.plan.sequence_parallel
+    traced = api.trace(model, tp_degrees=(1, tp), sequence_parallel=shares)
     blocks = predict(found.plan, traced, api.cluster(ON))
     assert found.prediction.step_time_s.value == pytest.approx(blocks.step_time_s.value, rel=0.05)
     peaks = [max(rank.peak_bytes for rank in each.ranks) for each in (found.prediction, blocks)]

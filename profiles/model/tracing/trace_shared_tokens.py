@@ -41,6 +41,7 @@ from profiles.model.tracing.trace_random_block import (
     small_runs,
     tensors,
 )
+from profiles.model.tracing.trace_split_layers import token_shares
 from profiles.model.tracing.trace_tensor_parallel_check import (
     NotSplit,
     Recording,
@@ -308,4 +309,4 @@ class _ShareOfTokens(Watch):
 
 
 def _own(whole: Tensor) -> Tensor:
-    return whole.chunk(_RANKS, 1)[-1]
+    return token_shares(whole, _RANKS)[-1]

@@ -208,18 +208,25 @@ class SplitLayers:
     def _own_tokens(self, whole: Tensor) -> Tensor:
         if whole.shape[_TOKENS] % self.sharding.tp:
             raise TraceError(f"tp={self.sharding.tp} does not divide {whole.shape[_TOKENS]} tokens")
-        return whole.chunk(self.sharding.tp, _TOKENS)[self._rank].clone()
+        return token_shares(whole, self.sharding.tp)[self._rank].clone()
 
     def _all_tokens(self, own: Tensor) -> Tensor:
         parts = own.new_empty((self.sharding.tp, *own.shape))
         self.exchange.gather(parts, own.contiguous())
-        return parts.transpose(0, _TOKENS).flatten(_TOKENS, _TOKENS + 1)
+        return parts.view(own.shape[0], -1, *own.shape[_TOKENS + 1 :])
 
     def _sum_of_own_tokens(self, whole: Tensor) -> Tensor:
-        parts = whole.unflatten(_TOKENS, (self.sharding.tp, -1)).transpose(0, _TOKENS)
-        own = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
-        self.exchange.scatter(own, parts.contiguous())
+        parts = token_shares(whole.contiguous(), self.sharding.tp)
+        own = torch.empty_like(parts[0])
+        self.exchange.scatter(own, parts)
         return own
+
+
+def token_shares(whole: Tensor, ranks: int) -> Tensor:
+    """The tokens [batch, tokens, ...] as [rank, batch, tokens / ranks, ...]. A share is one piece
+    of the memory of the whole, of any samples: so exchanges need no copies."""
+    batch, tokens = whole.shape[0], whole.shape[_TOKENS]
+    return whole.reshape(ranks, batch, tokens // ranks, *whole.shape[_TOKENS + 1 :])
 
 
 def _same(gradient: Tensor) -> Tensor:
