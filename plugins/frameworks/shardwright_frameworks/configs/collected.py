@@ -24,6 +24,23 @@ from shardwright_frameworks.imported_run import (
 )
 from shardwright_frameworks.shell.text_marks import Place
 
+# Fields by words in the names of keys that set them.
+_FIELDS = {
+    "tp": r"(^|_)(tensor_(model_)?parallel|tp)(_(size|degree|dim))?$",
+    "pp": r"(^|_)(pipeline_(model_)?parallel|pp)(_(size|degree|dim))?$",
+    "cp": r"(^|_)(context_parallel|ulysses|cp)(_\w*(size|degree|dim))?$|^sequence_parallel_size$",
+    "ep": r"(^|_)(expert_(model_)?parallel|ep)(_(size|degree|dim))?$",
+    "zero_stage": r"zero_stage$|sharding_strategy$|(^|_)fsdp2?(_(version|size|degree|dim))?$",
+    "precision": r"^((param|compute|torch|autocast|mixed)_)?(dtype|precision)$|^(bf|fp)\d+$",
+    "recompute": r"(^|_)recompute(_granularity)?$|(gradient|activation)_checkpointing$",
+    "optimizer": r"^optim(izer)?(_(type|name))?$",
+    "micro_batch": r"micro_batch_size$",
+    "global_batch": r"(global|train)_batch_size$",
+}
+# Of other models than the trained one, and switches of something off.
+_OTHERS = re.compile(
+    r"(^|\.)no_|vllm|sglang|rollout|eval|infer|critic|^ref_|vision|dataset|generation"
+)
 # Of the launcher, also where a file of the run is missing.
 _OF_LAUNCHER = frozenset({"nodes", "devices_per_node"})
 MODEL_KEYS = frozenset(each.name for each in fields(ImportedModel))
@@ -244,11 +261,23 @@ class Collected:
         found = UnknownOption(option=option, place=str(place))
         if found not in self.unknown:
             self.unknown.append(found)
+            self._open_fields_of(option)
+
+    def _open_fields_of(self, option: str) -> None:
+        """Takes the defaults from the fields that a key without a reader could set."""
+        if not _OTHERS.search(_key(option)):
+            last = _key(option).rpartition(".")[2]
+            self.open_keys |= {
+                key
+                for key, words in _FIELDS.items()
+                if key not in self.placed and re.search(words, last)
+            }
 
     def report_unused(self, option: str, place: Place, why: str) -> None:
         """Report a key that is not taken into account or has no effect; its first reason counts."""
         if all((option, str(place)) != (each.option, each.place) for each in self.unused):
             self.unused.append(UnusedOption(option=option, place=str(place), why=why))
+            self._open_fields_of(option)
 
     def get(self, key: str) -> Value:
         """The value of a key, set or derived; otherwise None."""

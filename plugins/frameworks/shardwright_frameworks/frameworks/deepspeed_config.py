@@ -25,6 +25,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "optimizer.type": ("optimizer", word_of),
     "tensor_parallel.autotp_size": ("tp", degree_of),
     "pipeline.stages": ("pp", degree_of),
+    "sequence_parallel_size": ("cp", degree_of),
 }
 _SHIPPED = re.compile(
     r"examples/deepspeed/ds_z([0-3])\w*_config\.json$|deepspeed_configs/zero([1-3])\w*\.json$"

@@ -53,6 +53,10 @@ _PRECISIONS = {
 }  # fmt: skip
 
 
+# Sections with switches of types, the last of them Primus's.
+_SWITCHES = ("precision", "mixed_precision", "overrides")
+
+
 def precision_of(value: Any) -> str | None:
     """The precision of a trainer, or of a precision recipe
     (`bf16_with_fp8_current_scaling_mixed`)."""
@@ -431,7 +435,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         and isinstance(value, str)
     ):
         collected.set("precision", precision_of(value), place, name)
-    elif path[-2:-1] in (("precision",), ("mixed_precision",)) and key in ("bf16", "fp16"):
+    elif len(path) > 1 and path[-2] in _SWITCHES and key in ("bf16", "fp16"):
         if truth_of(value):
             collected.set("precision", key, place, name)
     elif key == "zero1" and truth_of(value):  # of neuronx-distributed-training

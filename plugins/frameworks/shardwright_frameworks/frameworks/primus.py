@@ -76,7 +76,11 @@ def collect_defaults(file: KeyedFile, collected: Collected, given: Values) -> No
     given  values of the file and of its presets
     """
     trainer, framework = started_framework(file)
-    config = str(file.get("modules", trainer, "config"))
+    path = ("modules", trainer, "config")
+    config = str(file.get(*path) or "pre_trainer.yaml")
+    if given.keys() == file.values.keys() and not config.endswith("_trainer.yaml"):
+        why = f"{config!r} is not in the folder"
+        collected.report_missing(".".join(path), why, file.place(path))
     if framework == "megatron":
         collected.default(
             _SOURCE, precision="bf16", distributed_optimizer=True, zero_stage=1, optimizer="adam",

@@ -212,6 +212,9 @@ def _collect_maxtext(source: KeyedSource) -> str:
     near = folder.path_of(source.file.name)
     for place in near.parents[:3] if isinstance(named, str) else ():
         base = folder.name_of(place / named) if base is None else base
+    if base is None and isinstance(named, str) and not named.endswith("base.yml"):
+        why = f"{named!r} is not in the folder"
+        source.collected.report_missing("base_config", why, source.file.place(("base_config",)))
     if base is not None:
         source.collected.files.append(base)
         given = maxtext.given_by_file(read_keyed(base, folder)) | given

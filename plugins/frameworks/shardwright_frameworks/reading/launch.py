@@ -214,6 +214,8 @@ def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> 
         total = None
     if "deepspeed" in launch.words and nodes is None and "hostfile" not in launch.launcher:
         collected.default("deepspeed, launcher/runner.py: this node, without a host file", nodes=1)
+    if "deepspeed" in launch.words and each is None:
+        collected.open_keys.add("devices_per_node")  # all devices of the node
     _gres(launch.launcher, collected)
     header_nodes, header_each = header.number("--nodes"), header.devices_per_node
     tasks = header.number("--ntasks-per-node")

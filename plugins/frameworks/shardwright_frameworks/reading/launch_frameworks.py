@@ -222,6 +222,8 @@ def _collect_verl(source: LaunchSource) -> str:
     config = source.options.text("config_name") or ""
     own = source.folder.find(verl.own_config(source.hydra, source.program, config))
     base: nemo.Values = {}
+    if own is None and config not in verl.OWN_CONFIGS:
+        source.report_missing_config()
     if verl.is_easyr1(source.hydra):  # `config=FILE`
         config, own = str(source.hydra.get(("config",), ("", None))[0]), None
         if config and not source.named:
@@ -321,6 +323,7 @@ def _collect_nemo(source: LaunchSource) -> str:
     if isinstance(group, str) and "/" in group:  # NeMo's launcher
         why = f"the configuration {group!r} is in the launcher's files"
         source.report_missing("training", why, place)
+    source.report_missing_config()
     for name in source.named:
         collected.files.append(name)
         if name.endswith((".yaml", ".yml")):

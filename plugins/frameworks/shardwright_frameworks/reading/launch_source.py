@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from profiles.errors import DocumentError, UnknownNameError
@@ -116,6 +117,13 @@ class LaunchSource:
     def report_missing(self, option: str, why: str, place: Place | None = None) -> None:
         """Report a missing file with values of the run."""
         self.collected.report_missing(option, why, place or self.launch.place)
+
+    def report_missing_config(self) -> None:
+        """Report a configuration of Hydra that the command names and no file is of."""
+        option, name = self.options.last("config_name"), self.options.text("config_name")
+        stems = {Path(each).stem for each in self.named}
+        if option is not None and name and Path(name).stem not in stems:
+            self.report_missing("--config-name", f"{name!r} is not in the folder", option.place)
 
     @cached_property
     def named(self) -> list[str]:

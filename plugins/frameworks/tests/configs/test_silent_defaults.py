@@ -152,3 +152,61 @@ def test_axolotl_s_fsdp_section_replaces_gradient_checkpointing(tmp_path: Path) 
     )
     run = read(tmp_path, text)
     assert (run.recompute, run.contradictions) == ("full", ())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 -m verl.trainer.main_ppo --config-path=conf --config-name none "
+        "actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.n_gpus_per_node=8\n",
+        "python megatron_gpt_pretraining.py --config-path=conf --config-name=none "
+        "trainer.devices=8 model.global_batch_size=32\n",
+    ],
+)
+def test_a_missing_configuration_of_hydra_is_named(tmp_path: Path, command: str) -> None:
+    (tmp_path / "run.sh").write_text(command)
+    run = read_config(tmp_path / "run.sh")
+    assert "--config-name" in [each.option for each in run.unresolved]
+    assert "tp" not in run.defaults
+
+
+def test_a_missing_base_file_is_named(tmp_path: Path) -> None:
+    text = "base_config: {}.yml\nper_device_batch_size: 1\nmax_target_length: 2048\nsteps: 1\n"
+    assert "tp" in read(tmp_path, text.format("base")).defaults
+    run = read(tmp_path, text.format("own"))
+    assert [each.option for each in run.unresolved] == ["base_config"]
+    assert "tp" not in run.defaults
+
+
+def test_a_missing_module_of_primus_is_named(tmp_path: Path) -> None:
+    text = (
+        "modules:\n  pre_trainer:\n    framework: megatron\n    config: {}.yaml\n"
+        "    model: llama3_8B.yaml\n    overrides:\n      micro_batch_size: 2\n"
+    )
+    assert "tp" in read(tmp_path, text.format("pre_trainer")).defaults
+    run = read(tmp_path, text.format("own"))
+    assert [each.option for each in run.unresolved] == ["modules.pre_trainer.config"]
+    assert "tp" not in run.defaults
+
+
+def test_deepspeed_starts_a_rank_for_each_device(tmp_path: Path) -> None:
+    words = "swift/cli/sft.py --model Qwen/Qwen3-8B --tuner_type lora --lora_rank 8"
+    (tmp_path / "run.sh").write_text(f"deepspeed --hostfile=hosts {words}\n")
+    assert read_config(tmp_path / "run.sh").devices is None
+    (tmp_path / "run.sh").write_text(f"deepspeed --num_gpus 4 {words}\n")
+    assert read_config(tmp_path / "run.sh").devices == 4
+
+
+def test_deepspeed_cuts_sequences_by_its_file(tmp_path: Path) -> None:
+    text = (
+        "train_micro_batch_size_per_gpu: 2\ngradient_accumulation_steps: 1\n"
+        "zero_optimization: {stage: 1}\nsequence_parallel_size: 2\n"
+    )
+    run = read(tmp_path, text)
+    assert (run.cp, run.unknown) == (2, ())
+
+
+def test_an_unread_key_leaves_its_field_without_a_default(tmp_path: Path) -> None:
+    run = read(tmp_path, AXOLOTL + "ring_context_parallel: 4\n")
+    assert [each.option for each in run.unused] == ["ring_context_parallel"]
+    assert (run.cp, "cp" in run.defaults, run.defaults["tp"].value) == (None, False, 1)
