@@ -179,7 +179,8 @@ class LaunchSource:
 
     def collect_files(self, names: list[str], overrides: nemo.Values | None = None) -> str | None:
         """Collect files, with overrides of the command; returns their framework."""
-        framework, collected = None, self.collected
+        framework, collected, precision = None, self.collected, None
+        accelerated = any("accelerate" in word for word in self.launch.words)
         for name in names:
             try:
                 if name.endswith(".py"):
@@ -192,6 +193,8 @@ class LaunchSource:
                     if placed == "deepspeed":
                         collected.take(of_file)
                     else:
+                        if accelerated and placed != "accelerate":
+                            precision = of_file.placed.pop("precision", precision)
                         with collected.overriding_files():
                             collected.take(of_file)
             except DocumentError as error:
@@ -200,7 +203,7 @@ class LaunchSource:
             if placed and (framework is None or framework in ("accelerate", "deepspeed")):
                 framework = placed
         launcher = self.launch.launcher
-        if any("accelerate" in word for word in self.launch.words):
+        if accelerated:
             accelerate.collect_launch_options(launcher, collected)
             own, path = launcher.last("config_file"), launcher.text("config_file")
             if own is not None and path and self.find(path) is None:
@@ -211,4 +214,7 @@ class LaunchSource:
             written = launcher.value_of(config, collected) if config is not None else None
             if config is not None and written and written not in names:
                 self.collect_deepspeed(written, config.place)
+            if precision is not None:  # the Trainer's replaces accelerate's
+                with collected.overriding_files():
+                    collected.set("precision", precision.value, precision.place, precision.option)
         return framework

@@ -210,3 +210,16 @@ def test_an_unread_key_leaves_its_field_without_a_default(tmp_path: Path) -> Non
     run = read(tmp_path, AXOLOTL + "ring_context_parallel: 4\n")
     assert [each.option for each in run.unused] == ["ring_context_parallel"]
     assert (run.cp, "cp" in run.defaults, run.defaults["tp"].value) == (None, False, 1)
+
+
+@pytest.mark.parametrize("launcher", ["--config_file acc.yaml", "--mixed_precision fp16"])
+def test_the_trainer_decides_the_type_of_accelerate(tmp_path: Path, launcher: str) -> None:
+    """transformers, training_args.py: `bf16` replaces the type that accelerate is started with."""
+    (tmp_path / "acc.yaml").write_text(
+        "distributed_type: FSDP\nnum_processes: 2\nmixed_precision: fp16\n"
+    )
+    (tmp_path / "lora.yaml").write_text(FACTORY.format(kind="lora"))
+    (tmp_path / "run.sh").write_text(f"accelerate launch {launcher} src/train.py lora.yaml\n")
+    run = read_config(tmp_path / "run.sh")
+    assert (run.framework, run.precision) == ("llama-factory", "bf16")
+    assert [each.field for each in run.overridden] == ["precision"]
