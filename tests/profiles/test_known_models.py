@@ -85,6 +85,8 @@ def test_figures_give_the_published_parameter_count(name: str) -> None:
         ("Mixtral-8x22B-MaxText", "Mixtral 8x22B"),
         ("Nemotron_3_Nano (arch not filled)", "Nemotron 3 Nano 30B-A3B"),
         ("T5-11B", "T5"),
+        ("Qwen2.5-Math-1.5B", "Qwen2.5 1.5B"),
+        ("Qwen2.5-Coder-32B-Instruct", "Qwen2.5 32B"),
     ],
 )
 def test_a_published_name_finds_its_model(published: str, name: str) -> None:

@@ -53,8 +53,8 @@ _PRECISIONS = {
 }  # fmt: skip
 
 
-# Sections with switches of types, the last of them Primus's.
-_SWITCHES = ("precision", "mixed_precision", "overrides")
+# Sections with switches of types: Primus's, and Megatron-Bridge's, whose first one decides.
+_SWITCHES = ("precision", "mixed_precision", "overrides", "model")
 
 
 def precision_of(value: Any) -> str | None:
@@ -104,6 +104,7 @@ KEYS: dict[str, tuple[str, Reader]] = {
          "devices_per_node": "num_gpus_per_node gpus_per_node nproc_per_node "
          "policy_num_gpus_per_node",
          "devices": "num_gpus", "model.num_kv_heads": "num_query_groups",
+         "model.vocab_size": "override_vocab_size",
          "model.num_experts": "num_moe_experts"},
     ),
     **read_by(
@@ -437,7 +438,7 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         collected.set("precision", precision_of(value), place, name)
     elif len(path) > 1 and path[-2] in _SWITCHES and key in ("bf16", "fp16"):
         if truth_of(value):
-            collected.set("precision", key, place, name)
+            collected.set_first("precision", key, place, name)
     elif key == "zero1" and truth_of(value):  # of neuronx-distributed-training
         collected.set_first("zero_stage", 1, place, name)
     elif key == "use_torch_fsdp2" and truth_of(value):

@@ -367,6 +367,20 @@ def section_of(file: KeyedFile, section: str) -> KeyedFile:
     )
 
 
+def configured_section(file: KeyedFile) -> KeyedFile:
+    """The section with a configuration in a file of another program, if it is the only one and
+    no framework has the file's own keys; otherwise the file."""
+    if keyed_framework(file) is not None or file.has("defaults"):
+        return file
+    sections = {path[0]: section_of(file, path[0]) for path in file.values if len(path) > 1}
+    found = [
+        inside
+        for inside in sections.values()
+        if any(not row.shared and row.recognizes(inside) for row in FRAMEWORKS.values())
+    ]
+    return found[0] if len(found) == 1 else file
+
+
 def collect_deepspeed_file(
     named: str, folder: ConfigFolder, collected: Collected, place: Place, near: str
 ) -> None:

@@ -174,6 +174,8 @@ def _is_torchtitan(source: LaunchSource) -> bool:
     program = source.program
     if "torchtitan" in program or "torchtrain" in program or program.endswith("run_train.sh"):
         return True
+    if "job.config_file" in source.keys:
+        return True
     own = ("--parallelism.", "--job.", "--training.", "--model.flavor")
     named = [
         each.key.rpartition(".")[2] for each in source.options.given if each.name.startswith(own)

@@ -32,6 +32,7 @@ from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.reading.keyed_frameworks import (
     FRAMEWORKS,
     KeyedSource,
+    configured_section,
     keyed_framework,
     overridden_file,
     section_of,
@@ -64,6 +65,7 @@ def collect_keyed(
         gpus = degree_of(file.get("compute", "gpus"))
         collected.set("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
         file = section_of(file, "parameters")
+    file = configured_section(file)
     hydra = hydra_parts(file, folder, chosen)
     source = KeyedSource(
         file=file, folder=folder, collected=collected, parts=hydra.parts, overrides=overrides or {}

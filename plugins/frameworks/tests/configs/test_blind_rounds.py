@@ -1495,3 +1495,28 @@ def test_overrides_that_filters_of_white_space_print(tmp_path: Path) -> None:
     )
     run = read(tmp_path, "a.sh", script)
     assert (run.framework, run.tp, run.micro_batch) == ("megatron-bridge", 4, 2)
+
+
+def test_a_section_with_a_configuration_is_read(tmp_path: Path) -> None:
+    """A file of a tool that starts LLaMA-Factory, with the keys of its file in a section."""
+    inner = "{model_name_or_path: Qwen/Qwen2.5-Math-1.5B, stage: sft, finetuning_type: full}\n"
+    run = read(tmp_path, "a.yaml", f"slurm:\n  num_nodes: 2\ntraining: {inner}")
+    assert (run.framework, run.model.num_layers, run.nodes) == ("llama-factory", 28, None)
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
+        read(tmp_path, "b.yaml", f"first: {inner}second: {inner}")
+
+
+def test_a_fork_of_torchtitan_is_known_by_its_file_s_option(tmp_path: Path) -> None:
+    words = "--job.config_file own.toml --training.shuffle_seed 5"
+    run = read(tmp_path, "a.sh", f"torchrun --nnodes 2 --nproc_per_node 8 ./train.py {words}\n")
+    assert (run.framework, run.devices, "tp" in run.defaults) == ("torchtitan", 16, False)
+
+
+def test_switches_of_megatron_bridge_s_model(tmp_path: Path) -> None:
+    text = (
+        "mixed_precision: {}\nmodel: {{bf16: true, tensor_model_parallel_size: 1, "
+        "pipeline_model_parallel_size: 1, num_layers: 2, override_vocab_size: 640}}\n"
+    )
+    run = read(tmp_path, "a.yaml", text.format("null"))
+    assert (run.precision, run.model.vocab_size, run.unused) == ("bf16", 640, ())
+    assert read(tmp_path, "b.yaml", text.format("fp16_mixed")).precision == "fp16"
