@@ -16,8 +16,9 @@ KEYS: dict[str, tuple[str, Reader]] = {
     **read_by(
         degree_of,
         {"model.num_layers": "num_hidden_layers n_layer", "model.hidden_size": "hidden_size n_embd",
-         "model.ffn_size": "intermediate_size", "model.num_heads": "num_attention_heads n_head",
-         "model.num_kv_heads": "num_key_value_heads", "model.head_dim": "head_dim",
+         "model.ffn_size": "intermediate_size n_inner", "model.head_dim": "head_dim",
+         "model.num_heads": "num_attention_heads n_head",
+         "model.num_kv_heads": "num_key_value_heads",
          "model.vocab_size": "vocab_size", "model.max_positions": "max_position_embeddings",
          "model.num_experts": "num_local_experts num_experts n_routed_experts",
          "model.top_k": "num_experts_per_tok", "model.moe_ffn_size": "moe_intermediate_size",

@@ -459,8 +459,8 @@ def _collect_one(path: tuple[str, ...], value: Any, place: Place, collected: Col
         collected.use(key, place)  # of the weights; the precision is that of the matmuls
     elif path[-2:] in _OPTIMIZERS:
         word = word_of(value)
-        if word and "distributed" in word:
-            collected.set("distributed_optimizer", True, place, name)
+        if word and ("distributed" in word or path[-2:] == _OPTIMIZERS[0]):
+            collected.set("distributed_optimizer", "distributed" in word, place, name)
         collected.set("optimizer", word, place, name)
 
 

@@ -155,7 +155,7 @@ def is_easyr1(paths: Values) -> bool:
 
 
 # The configurations of verl's programs, which only add other defaults to the reader's.
-OWN_CONFIGS = ("", "ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine")
+OWN_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine")
 
 
 def own_config(given: Values, program: str, config: str) -> str:

@@ -200,7 +200,7 @@ def _collect_torchtitan(source: LaunchSource) -> str:
     requested = options.text("config") or source.variable("CONFIG")
     module = options.text("module") or source.variable("MODULE")
     ranks = source.variable("NGPU")
-    if ranks is not None and ranks.isdigit() and collected.get("devices") is None:
+    if ranks and ranks.isdigit() and not source.launch.is_distributed:
         collected.set("devices", int(ranks), source.variables["NGPU"].place, "NGPU")
     find = source.folder.find
     registry = find(f"{module}/config_registry.py") or find("config_registry.py")
@@ -215,6 +215,8 @@ def _collect_torchtitan(source: LaunchSource) -> str:
         flavor = requested.removeprefix(f"{module}_")
         named = (("name", module), ("flavor", flavor))
         overrides = {**{("model", key): (value, place) for key, value in named}, **overrides}
+    if config is None and not requested:
+        source.report_missing("--job.config_file", "the command names no file that is known")
     torchtitan.collect_torchtitan([*given, overrides], collected)
     collect_flavor_of_tree(source.folder, collected)
     return "torchtitan"

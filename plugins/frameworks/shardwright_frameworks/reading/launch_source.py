@@ -120,10 +120,11 @@ class LaunchSource:
 
     def report_missing_config(self) -> None:
         """Report a configuration of Hydra that the command names and no file is of."""
-        option, name = self.options.last("config_name"), self.options.text("config_name")
+        option, name = self.options.last("config_name"), self.options.file("config_name")
         stems = {Path(each).stem for each in self.named}
-        if option is not None and name and Path(name).stem not in stems:
-            self.report_missing("--config-name", f"{name!r} is not in the folder", option.place)
+        if option is not None and Path(name or "").stem not in stems:
+            why = f"{name!r} is not in the folder" if name else "its value is unknown"
+            self.report_missing("--config-name", why, option.place)
 
     @cached_property
     def named(self) -> list[str]:
@@ -206,8 +207,8 @@ class LaunchSource:
         if accelerated:
             accelerate.collect_launch_options(launcher, collected)
             own, path = launcher.last("config_file"), launcher.text("config_file")
-            if own is not None and path and self.find(path) is None:
-                why = f"{path!r} is not in the folder"
+            if own is not None and (path is None or self.find(path) is None):
+                why = f"{path!r} is not in the folder" if path else "its value is unknown"
                 collected.leave_open("zero_stage", own.name, why, own.place)
                 collected.open_keys.add("precision")
             config = launcher.last("deepspeed_config_file")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.hydra_defaults import hydra_parts
+from shardwright_frameworks.configs.hydra_defaults import Part, hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
@@ -82,16 +82,18 @@ def collect_keyed(
         return None
     if framework.overridden:
         source.file = file = overridden_file(source)
-    used: Sequence[KeyedFile] = (file,)
+    used: Sequence[Part] = (((), file),)
     if framework.inherits:
-        used = [part for _, part in hydra.parts]
+        used = hydra.parts
         for why in hydra.missing:
             collected.report_missing("defaults", why, file.place(("defaults",)))
-    collected.files += [part.name for part in used]
+    collected.files += [part.name for _, part in used]
     read = framework.collect(source)
     collected.files += [part.name for part in source.further if part.name not in collected.files]
-    for part in (*source.further, *used):
-        report_unused(((p, v, part.place(p)) for p, v in part.values.items()), collected)
+    for inside, part in (*(((), each) for each in source.further), *used):
+        report_unused(
+            (((*inside, *p), v, part.place(p)) for p, v in part.values.items()), collected
+        )
     return read
 
 

@@ -19,7 +19,12 @@ from shardwright_frameworks.reading.consistency import (
     complete,
     visible_devices,
 )
-from shardwright_frameworks.reading.launch import Launch, collect_ranks, launch_of
+from shardwright_frameworks.reading.launch import (
+    TRAINING_COMMANDS,
+    Launch,
+    collect_ranks,
+    launch_of,
+)
 from shardwright_frameworks.reading.launch_frameworks import collect_command
 from shardwright_frameworks.reading.launch_source import LaunchSource
 from shardwright_frameworks.reading.read_file import collect_model_file
@@ -97,17 +102,29 @@ def _read_arguments(
     collect_ranks(launch, header, collected)
     if any("ds_ssh" in each.reason for each in reading.unknowns):
         collected.defaults.pop("nodes", None)  # it runs on the nodes of a host file
-    for before, word in itertools.pairwise(launch.arguments):
-        is_value = before.plain[:1] == "-" or before.plain.isdigit()  # of a list
-        if is_unknown(word.plain) and not without_unknowns(word.plain) and not is_value:
-            unknown = reading.unknowns[unknown_numbers(word.text)[0]]
-            given = unknown.name.startswith("${@")  # the script's own arguments, none
-            if unknown.kind in ("output", "expression") and not given:  # any options
-                collected.report_missing("arguments", unknown.reason, word.place)
+    open_kinds = {"output", "expression"}  # of words that may be any options
+    if any(not _ENVIRONMENT.search(name) for _, name in reading.missing):
+        open_kinds.add("unset")
+    for before, word in itertools.pairwise((launch.command.words[0], *launch.arguments)):
+        is_first = word == launch.arguments[0] or before.plain in TRAINING_COMMANDS
+        if not is_unknown(word.plain) or without_unknowns(word.plain) or before.plain[:1] == "-":
+            continue
+        unknown = reading.unknowns[unknown_numbers(word.text)[0]]
+        if before.plain.isdigit() and unknown.kind != "unset":  # of a list
+            continue
+        given = unknown.name.startswith("${@")  # the script's own arguments, none
+        is_file = is_first and unknown.kind == "unset"
+        if (unknown.kind in open_kinds and not given) or is_file:
+            collected.report_missing("arguments", unknown.reason, word.place)
     source = LaunchSource(
         launch=launch, reading=reading, folder=folder, collected=collected, variables=variables
     )
     framework = collect_command(source) or source.collect_files(source.files_in_program())
+    for option in source.options.of("config", "config_file", "cfg", "yaml_cfg"):
+        is_read = any(name.endswith((".yaml", ".yml", ".toml")) for name in collected.files)
+        if option.values and source.options.file(option.key) is None and not is_read:
+            source.options.value_of(option, collected)
+            collected.is_incomplete = True
     if framework is not None:
         for option in source.options.given:
             value = " ".join(word.plain for word in option.values) or True

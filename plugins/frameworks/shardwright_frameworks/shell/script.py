@@ -284,6 +284,8 @@ class _Reader:
         if name in self.functions:
             self._call_function(words, scope)
             return None
+        if name == "getopts" and not scope.arguments:
+            return False
         if self._changes_variables(words, environment, simple, scope, place):
             return True
         if self._writes_file(words, simple, scope) or name in _SUCCEEDS:

@@ -223,3 +223,72 @@ def test_the_trainer_decides_the_type_of_accelerate(tmp_path: Path, launcher: st
     run = read_config(tmp_path / "run.sh")
     assert (run.framework, run.precision) == ("llama-factory", "bf16")
     assert [each.field for each in run.overridden] == ["precision"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tune run --nproc_per_node 8 full_finetune_distributed --config $X batch_size=2\n",
+        "python3 -m verl.trainer.main_ppo --config-name $X data.train_batch_size=8 "
+        "actor_rollout_ref.model.path=Qwen/Qwen3-8B trainer.n_gpus_per_node=8\n",
+        "python megatron_gpt_pretraining.py --config-name=$X trainer.devices=8 model.a=2\n",
+        "python3 -m MaxText.train $X per_device_batch_size=1 model_name=llama2-7b\n",
+        "torchrun --nnodes $N --nproc_per_node 8 train.py --job.config_file $X\n",
+        "CONFIG_FILE=$X NGPU=8 ./run_train.sh --parallelism.tensor_parallel_degree 2\n",
+        "NGPU=8 ./run_train.sh --parallelism.context_parallel_degree 2\n",
+        "torchrun pretrain_gpt.py --yaml-cfg $X --num-layers 4 --hidden-size 64 "
+        "--num-attention-heads 4 --micro-batch-size 1\n",
+        "NPROC_PER_NODE=8 swift sft $X --per_device_train_batch_size 2\n",
+        "NPROC_PER_NODE=8 swift sft --config $X --per_device_train_batch_size 2\n",
+        "source own.sh\ntorchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 "
+        "--num-attention-heads 4 --micro-batch-size 1 $OWN_ARGS\n",
+    ],
+)
+def test_options_in_unknown_files_leave_no_defaults(tmp_path: Path, command: str) -> None:
+    (tmp_path / "run.sh").write_text(command)
+    run = read_config(tmp_path / "run.sh")
+    assert run.unresolved
+    assert "pp" not in run.defaults
+    assert "$N" not in command or run.devices is None
+
+
+def test_an_unknown_file_of_accelerate_leaves_the_sharding_open(tmp_path: Path) -> None:
+    words = "--model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2"
+    (tmp_path / "run.sh").write_text(f"accelerate launch --config_file $X run_clm.py {words}\n")
+    run = read_config(tmp_path / "run.sh")
+    assert [each.option for each in run.unresolved] == ["--config_file"]
+    assert "zero_stage" not in run.defaults
+
+
+def test_options_of_a_script_that_has_none_change_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        "while getopts 'n:m:' opt; do\n  case $opt in\n    n ) N=$OPTARG;;\n  esac\ndone\n"
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B "
+        "actor_rollout_ref.rollout.n=${N:-8} actor_rollout_ref.actor.ppo_mini_batch_size=32\n"
+    )
+    assert read_config(tmp_path / "run.sh").global_batch == 256
+
+
+def test_names_of_older_nanotron_and_nemo(tmp_path: Path) -> None:
+    text = NANOTRON.partition("model:")[0]
+    run = read(tmp_path, text + "model:\n  n_layer: 4\n  hidden_size: 256\n  n_inner: 1024\n")
+    assert (run.model.num_layers, run.model.hidden_size, run.model.ffn_size) == (4, 256, 1024)
+    run = read(
+        tmp_path,
+        "trainer: {devices: 8, num_nodes: 1}\nmodel:\n  tensor_model_parallel_size: 1\n"
+        "  micro_batch_size: 1\n  optim: {name: fused_adam}\n",
+    )
+    assert (run.optimizer, run.zero_stage) == ("fused_adam", 0)
+
+
+def test_generation_s_file_is_not_the_policy_s(tmp_path: Path) -> None:
+    (tmp_path / "rollout").mkdir()
+    (tmp_path / "rollout" / "rollout.yaml").write_text("tensor_model_parallel_size: 2\n")
+    run = read(
+        tmp_path,
+        "defaults:\n- rollout@actor_rollout_ref.rollout: rollout\n- _self_\n"
+        "actor_rollout_ref:\n  model: {path: Qwen/Qwen3-8B}\n"
+        "  actor: {ppo_mini_batch_size: 8}\n  rollout: {tensor_model_parallel_size: 1}\n"
+        "trainer: {n_gpus_per_node: 8, nnodes: 1}\n",
+    )
+    assert (run.unused, run.defaults["tp"].value, run.dp) == ((), 1, 8)
