@@ -135,8 +135,10 @@ def _collect_chunks(path: Key, file: KeyedFile, collected: Collected) -> None:
 def _collect_sharding(file: KeyedFile, collected: Collected) -> None:
     """Collect the sharding. FSDP 2 gathers weights again in the backward, but keeps them in a
     pipeline (components/distributed/parallelizer.py); `reshard_after_forward` overrides both."""
-    strategy = word_of(file.get("distributed", "strategy"))
     path = ("distributed", "strategy")
+    if (unknown := file.open(*path)) is not None:
+        collected.leave_open("zero_stage", ".".join(path), unknown.why, file.place(path))
+    strategy = word_of(file.get(*path))
     if strategy is None and file.has("distributed", "_target_"):
         path = ("distributed", "_target_")
         strategy = _CLASSES.get(str(file.get(*path)).rpartition(".")[2])

@@ -13,6 +13,7 @@ from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options
+from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import (
     Reader,
@@ -149,13 +150,8 @@ def given_by_file(file: KeyedFile, collected: Collected) -> Given:
     found: Given = []
     for path, value in file.values.items():
         if len(path) == 1 or path[0] in ("dist_config", "fsdp_config"):
-            if (unknown := file.open(*path)) is not None:
-                if path[-1] in _ABOUTS:
-                    name = ".".join(path)
-                    collected.leave_open(_ABOUTS[path[-1]], name, unknown.why, file.place(path))
-                continue
-            plain = " ".join(map(str, value)) if isinstance(value, list) else file.get(*path)
-            found.append((path[-1], plain, file.place(path), ".".join(path)))
+            known = " ".join(map(str, value)) if isinstance(value, list) else file.get(*path)
+            found.append((path[-1], file.open(*path) or known, file.place(path), ".".join(path)))
     return found
 
 
@@ -165,6 +161,10 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
     defaults  whether to use transformers' defaults
     """
     deepspeed = None
+    for key, value, place, option in given:
+        if isinstance(value, Open) and key in _ABOUTS:
+            collected.leave_open(_ABOUTS[key], option, value.why, place)
+    given = [each for each in given if not isinstance(each[1], Open)]
     by_key = {key: (value, place, option) for key, value, place, option in given}
     fsdp = any(key == "fsdp" and value for key, value, _, _ in given)
     for key, value, place, option in given:

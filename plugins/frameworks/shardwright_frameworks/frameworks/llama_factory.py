@@ -54,8 +54,8 @@ def collect_first(file: KeyedFile, collected: Collected, *, is_megatron: bool) -
     if truth_of(file.get("use_asft_loss")):
         report_objective("asft", "use_asft_loss", file.place(("use_asft_loss",)), collected)
     kind, place = str(file.get("finetuning_type") or "lora"), file.place(("finetuning_type",))
-    if kind == "lora" and "model.lora_rank" not in collected.placed:
-        collected.set("model.lora_rank", _LORA_RANK, place, "finetuning_type")
+    if kind == "lora" and "model.lora_rank" not in collected.open_keys:
+        collected.set_first("model.lora_rank", _LORA_RANK, place, "finetuning_type")
     elif kind == "full":
         drop_adapter(collected)
     _leave_partial_open(kind, "finetuning_type", file, collected)

@@ -206,6 +206,8 @@ def _recompute(options: Options, collected: Collected) -> None:
         if key == "recompute_granularity":
             written = options.value_of(option, collected)
             kind = "none" if written is not None and written.lower() == "none" else written
+            if written is None:
+                collected.leave_open("recompute")
         elif key in ("recompute_activations",) and options.switched(option):
             kind = "selective"
         elif key in ("checkpoint_activations", "deepspeed_activation_checkpointing"):
@@ -285,6 +287,8 @@ def collect_distributed_optimizer(collected: Collected) -> None:
     switch = collected.placed.get("distributed_optimizer")
     if switch is not None:
         collected.set_first("zero_stage", int(bool(switch.value)), switch.place, switch.option)
+    elif "distributed_optimizer" in collected.open_keys:
+        collected.open_keys.add("zero_stage")
 
 
 def _model(options: Options, collected: Collected) -> None:
@@ -353,6 +357,7 @@ def _schedule(options: Options, collected: Collected) -> None:
             collected.report_unused(option.name, option.place, why)
     if each is not None:
         number = whole(options.value_of(each, collected))
+        collected.leave_open("vpp")
         if number and pp and layers:
             stages = layers / pp / number
             if stages == int(stages):

@@ -388,6 +388,8 @@ def _collect_batch(
         )
         if place is not None:
             collected.report_unused(name, place, "no effect with dynamic batches")
+    elif place is not None and isinstance(given[tuple(name.split("."))][0], Open):
+        collected.leave_open("micro_batch", name, "its value is unknown", place)
     elif place is not None and "_per_" in name:
         collected.set("micro_batch", number, place, name)
     elif place is not None:  # of all replicas (verl/workers/fsdp_workers.py)

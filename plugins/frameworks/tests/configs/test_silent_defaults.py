@@ -292,3 +292,69 @@ def test_generation_s_file_is_not_the_policy_s(tmp_path: Path) -> None:
         "trainer: {n_gpus_per_node: 8, nnodes: 1}\n",
     )
     assert (run.unused, run.defaults["tp"].value, run.dp) == ((), 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("command", "fields"),
+    [
+        (
+            "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
+            "--micro-batch-size 1 --recompute-granularity $X "
+            "--num-layers-per-virtual-pipeline-stage $X",
+            ["recompute", "vpp"],
+        ),
+        (
+            "llamafactory-cli train run.yaml per_device_train_batch_size=$X optim=$X "
+            "gradient_accumulation_steps=$X deepspeed=$X",
+            ["micro_batch", "optimizer", "gradient_accumulation", "zero_stage"],
+        ),
+        (
+            "llamafactory-cli train --stage sft --finetuning_type lora "
+            "--model_name_or_path Qwen/Qwen3-8B --lora_rank $X",
+            ["model.lora_rank"],
+        ),
+        (
+            "torchrun -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=Qwen/Qwen3-8B "
+            "data.micro_batch_size_per_gpu=$X",
+            ["micro_batch"],
+        ),
+    ],
+)
+def test_an_unknown_value_leaves_its_field_open(
+    tmp_path: Path, command: str, fields: list[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text(FACTORY.format(kind="lora"))
+    (tmp_path / "run.sh").write_text(command + "\n")
+    run = read_config(tmp_path / "run.sh")
+    for name in fields:
+        owner = run.model if name.startswith("model.") else run
+        assert (getattr(owner, name.rpartition(".")[2]), name in run.defaults) == (None, False)
+    assert len(run.unresolved) >= len(fields)
+
+
+@pytest.mark.parametrize(
+    ("framework", "sizes"),
+    [
+        ("torchtitan", "training: {local_batch_size: '${SIZE}', seq_len: '${LENGTH:4096}'}"),
+        ("maxtext", "per_device_batch_size: ${SIZE}\n      max_target_length: ${LENGTH:4096}"),
+    ],
+)
+def test_variables_of_primus_s_files(tmp_path: Path, framework: str, sizes: str) -> None:
+    text = (
+        f"modules:\n  pre_trainer:\n    framework: {framework}\n    config: pre_trainer.yaml\n"
+        f"    model: llama3_8B.yaml\n    overrides:\n      {sizes}\n"
+    )
+    run = read(tmp_path, text)
+    assert (run.seq_len, run.micro_batch, "micro_batch" in run.defaults) == (4096, None, False)
+    assert len(run.unresolved) == 1
+
+
+def test_an_unknown_strategy_has_no_stage(tmp_path: Path) -> None:
+    text = (
+        "model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained}\n"
+        "step_scheduler: {global_batch_size: 16, local_batch_size: 4}\n"
+        "distributed: {strategy: '${oc.env:STRATEGY}'}\n"
+    )
+    run = read(tmp_path, text)
+    assert [each.option for each in run.unresolved] == ["distributed.strategy"]
+    assert (run.zero_stage, "zero_stage" in run.defaults) == (None, False)
