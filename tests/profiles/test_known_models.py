@@ -87,6 +87,9 @@ def test_figures_give_the_published_parameter_count(name: str) -> None:
         ("T5-11B", "T5"),
         ("Qwen2.5-Math-1.5B", "Qwen2.5 1.5B"),
         ("Qwen2.5-Coder-32B-Instruct", "Qwen2.5 32B"),
+        ("deepseek3-671b-batchsplit", "DeepSeek-V3"),
+        ("deepseek2-16b", "DeepSeek-V2-Lite"),
+        ("llama4-17b-16e", "Llama 4 Scout"),
     ],
 )
 def test_a_published_name_finds_its_model(published: str, name: str) -> None:

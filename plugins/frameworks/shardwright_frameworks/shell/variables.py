@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,7 +152,8 @@ def _merged(
         return first
     if not given and len(known) < len(values):
         return first
-    if all(_holds_options(each) for each in known):
+    begins = {_beginning(each) for each in known}
+    if begins == {()} or (len(begins) == 1 and len(known) == len(values)):
         return _options_merged(name, known, len(known) < len(values), scope, place, kind)
     return Variable(scope.unknown(kind, name, place), place)
 
@@ -160,9 +162,10 @@ def _is_argument(variable: Variable, scope: Scope) -> bool:
     return is_unknown(variable.text) and scope.kinds(variable.text)[0] == "argument"
 
 
-def _holds_options(variable: Variable) -> bool:
-    words = _words_of(variable)
-    return not words or _begins_option(words[0])
+def _beginning(variable: Variable) -> tuple[str, ...]:
+    """The words before the first option: those of a command, or a value that is no list."""
+    words = itertools.takewhile(lambda word: not _begins_option(word), _words_of(variable))
+    return tuple(word.plain for word in words)
 
 
 def _begins_option(word: Word) -> bool:
@@ -188,7 +191,7 @@ def _options_of(words: Sequence[Word]) -> dict[tuple[str, ...], tuple[Word, ...]
     """The words of each option with its values, by their texts."""
     options: list[list[Word]] = []
     for word in words:
-        if _begins_option(word):
+        if _begins_option(word) or not options:
             options.append([])
         options[-1].append(word)
     return {tuple(word.plain for word in option): tuple(option) for option in options}

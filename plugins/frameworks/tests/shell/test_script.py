@@ -262,3 +262,17 @@ def test_configuration_files_that_a_script_writes(tmp_path: Path) -> None:
     assert folder.texts["t.json"] == "2\n"
     assert folder.written["ds.json"] == ("main.sh", 3)
     assert not (tmp_path / "ds.json").exists()
+
+
+@pytest.mark.parametrize("call", ['"${RUN[@]}"', "${RUN[@]}", 'eval "${RUN[@]}"'])
+def test_a_command_in_an_array_keeps_its_beginning(tmp_path: Path, call: str) -> None:
+    script = (
+        "RUN=(torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4)\n"
+        "if [ -f state ]; then\n  RUN+=(--bf16)\nfi\n"
+        f"RUN+=(--seq-length 64)\n{call}\n"
+    )
+    (words,) = started(read(tmp_path, main=script))
+    known = [word for word in words if not unknown_numbers(word)]
+    assert known[:4] == ["torchrun", "--nproc_per_node", "8", "pretrain_gpt.py"]
+    assert known[-2:] == ["--seq-length", "64"]
+    assert [word.partition("=")[0] for word in words if word not in known] == ["--bf16"]
