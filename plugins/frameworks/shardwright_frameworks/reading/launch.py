@@ -36,7 +36,7 @@ _LAUNCHING_MODULES = (
 )  # fmt: skip
 # Commands that train by themselves: the words behind them are the program's.
 _PROGRAMS = ("llamafactory-cli", "axolotl", "swift", "megatron", "nemo", "trl", "primus-cli")
-TRAINING_COMMANDS = frozenset(
+_TRAINING_COMMANDS = frozenset(
     {"sft", "pt", "rlhf", "train", "pretrain", "finetune", "dpo", "grpo", "kto", "reward", "rloo"}
 )
 # Their commands without training.
@@ -151,7 +151,7 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
             program, behind = text, at + 1
             break
         # A container or another wrapper may start it.
-        trains = texts[at + 1 : at + 2] and texts[at + 1] in TRAINING_COMMANDS
+        trains = texts[at + 1 : at + 2] and texts[at + 1] in _TRAINING_COMMANDS
         first = at == begin + bool(names) or base == "primus-cli"
         if base in _PROGRAMS and (first or trains):
             program, behind = base, at + 1

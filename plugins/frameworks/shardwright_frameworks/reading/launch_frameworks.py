@@ -45,7 +45,6 @@ _NAMES = "|".join(name for name in NOT_COUNTED if len(name) > 2)
 _OBJECTIVE = re.compile(rf"(?:^|[/_.])({_NAMES}|reward\w*)\w*(?:\.py|\.-\S+)?$")
 # Megatron-LM's programs of models that are no decoders.
 _NO_DECODER = re.compile(r"(?:pretrain|finetune|train)_(t5|bert|ict|retro|vision|vlm|biencoder)")
-_CONFIGS = ("config", "config_file", "config_path", "cfg")
 
 
 Recognizes = Callable[[LaunchSource], bool]
@@ -300,9 +299,7 @@ def _collect_nemo_rl(source: LaunchSource) -> str:
     if not named and suite is not None:
         named = [suite]
     if not named:
-        option = source.options.last("config")
-        place = option.place if option is not None else launch.place
-        source.report_missing("--config", "the file that it names is not there", place)
+        source.report_missing("--config", "the file that it names is not there")
     return source.collect_files(named, source.hydra) or "nemo-rl"
 
 
@@ -416,10 +413,6 @@ def _collect_others(source: LaunchSource) -> str | None:
         for key, value in options_file.values.items()
     }
     framework = source.collect_files(source.named, {**source.hydra, **dotted})
-    config, written = options.last(*_CONFIGS), options.text(*_CONFIGS) or ""
-    if config is not None and FILE.match(written) and source.find(written) is None:
-        why = f"{written!r} is not in the folder"
-        source.report_missing(config.name, why, config.place)
     if "axolotl" in source.program and (missing := missing_file(source.launch, source.folder)):
         source.report_missing(source.launch.program, f"{missing!r} is not in the folder")
     learners = options.last("num_learners_per_node", "actor_num_gpus_per_node")  # open-instruct's

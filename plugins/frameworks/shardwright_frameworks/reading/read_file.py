@@ -23,7 +23,6 @@ from shardwright_frameworks.frameworks import (
     nanotron,
     nemo,
     nemo_rl,
-    other_yaml,
     python_config,
     verl,
 )
@@ -35,7 +34,6 @@ from shardwright_frameworks.reading.keyed_frameworks import (
     configured_section,
     keyed_framework,
     overridden_file,
-    section_of,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.text_marks import Place, UnknownValue
@@ -60,11 +58,8 @@ def collect_keyed(
     file = read_keyed(name, folder)
     if file.get("experiment", "task", "type") not in (None, "train"):  # of FlagScale
         return None
-    if file.has("parameters") and other_yaml.is_composer(section_of(file, "parameters")):
-        # A job of MosaicML's launcher contains the run's configuration.
-        gpus = degree_of(file.get("compute", "gpus"))
-        collected.set("devices", gpus, file.place(("compute", "gpus")), "compute.gpus")
-        file = section_of(file, "parameters")
+    gpus = ("compute", "gpus")  # of a job of MosaicML's launcher, with a configuration in a section
+    collected.set("devices", degree_of(file.get(*gpus)), file.place(gpus), "compute.gpus")
     file = configured_section(file)
     hydra = hydra_parts(file, folder, chosen)
     source = KeyedSource(

@@ -19,14 +19,9 @@ from shardwright_frameworks.reading.consistency import (
     complete,
     visible_devices,
 )
-from shardwright_frameworks.reading.launch import (
-    TRAINING_COMMANDS,
-    Launch,
-    collect_ranks,
-    launch_of,
-)
+from shardwright_frameworks.reading.launch import Launch, collect_ranks, launch_of
 from shardwright_frameworks.reading.launch_frameworks import collect_command
-from shardwright_frameworks.reading.launch_source import LaunchSource
+from shardwright_frameworks.reading.launch_source import FILE, LaunchSource
 from shardwright_frameworks.reading.read_file import collect_model_file
 from shardwright_frameworks.reading.slurm_header import SlurmHeader, slurm_header
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment
@@ -105,26 +100,31 @@ def _read_arguments(
     open_kinds = {"output", "expression"}  # of words that may be any options
     if any(not _ENVIRONMENT.search(name) for _, name in reading.missing):
         open_kinds.add("unset")
-    for before, word in itertools.pairwise((launch.command.words[0], *launch.arguments)):
-        is_first = word == launch.arguments[0] or before.plain in TRAINING_COMMANDS
+    words = launch.arguments
+    files = words[: 1 + words[0].plain.isalpha()] if words else ()  # behind `sft`, too
+    for before, word in itertools.pairwise((launch.command.words[0], *words)):
         if not is_unknown(word.plain) or without_unknowns(word.plain) or before.plain[:1] == "-":
             continue
         unknown = reading.unknowns[unknown_numbers(word.text)[0]]
-        if before.plain.isdigit() and unknown.kind != "unset":  # of a list
-            continue
-        given = unknown.name.startswith("${@")  # the script's own arguments, none
-        is_file = is_first and unknown.kind == "unset"
-        if (unknown.kind in open_kinds and not given) or is_file:
+        is_given = unknown.name.startswith("${@")  # the script's own arguments, none
+        is_unset = unknown.kind == "unset"
+        is_value = before.plain.isdigit() and not is_unset  # of a list
+        if (unknown.kind in open_kinds and not (is_given or is_value)) or (
+            is_unset and word in files
+        ):
             collected.report_missing("arguments", unknown.reason, word.place)
     source = LaunchSource(
         launch=launch, reading=reading, folder=folder, collected=collected, variables=variables
     )
     framework = collect_command(source) or source.collect_files(source.files_in_program())
+    is_read = any(name.endswith((".yaml", ".yml", ".toml")) for name in collected.files)
     for option in source.options.of("config", "config_file", "cfg", "yaml_cfg"):
-        is_read = any(name.endswith((".yaml", ".yml", ".toml")) for name in collected.files)
-        if option.values and source.options.file(option.key) is None and not is_read:
+        path = source.options.file(option.key)
+        if path is None and option.values and not is_read:
             source.options.value_of(option, collected)
             collected.is_incomplete = True
+        elif path is not None and FILE.match(path) and source.find(path) is None:
+            collected.report_missing(option.name, f"{path!r} is not in the folder", option.place)
     if framework is not None:
         for option in source.options.given:
             value = " ".join(word.plain for word in option.values) or True
