@@ -59,7 +59,8 @@ _SCALED = {
 _AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
 _OF_DP = {"dp", "ep"}
 _AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|fsdp_transpose|data|{'|'.join(_AXES)})_parallelism")
-_WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "precision"}
+_WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "precision",
+          "model_name": "model.name"}  # fmt: skip
 _MARKS = frozenset(
     {"per_device_batch_size", "max_target_length", "ici_fsdp_parallelism", "remat_policy",
      "dcn_data_parallelism", "base_emb_dim", "run_name", "ici_tensor_parallelism", "model_name",
@@ -77,8 +78,6 @@ def given_by_words(
         key = name.removeprefix("-").removeprefix("-")
         if not key.isidentifier():
             continue
-        if isinstance(value, Open) and (key == "model_name" or _fields_of_key(key)):
-            collected.report_unresolved(key, value.why, place)
         if key in _MARKS | set(_KEYS):
             about = _KEYS.get(key, ("", word_of))[0]
             collected.report_repeated(about, key, found.get(key), (value, place))
@@ -172,10 +171,10 @@ def collect_maxtext(
         }
         own = given_by_file(model_file) if model_file is not None else {}
         given |= {key: each for key, each in own.items() if key in _OF_MODEL - given.keys()}
-    for key in [key for key, (value, _) in given.items() if isinstance(value, Open)]:
-        for about in _fields_of_key(key):
-            collected.leave_open(about)
-        given = {name: each for name, each in given.items() if name != key}
+    for key, (value, place) in given.items():
+        for about in _fields_of_key(key) if isinstance(value, Open) else ():
+            collected.leave_open(about, key, value.why, place)
+    given = {key: each for key, each in given.items() if not isinstance(each[0], Open)}
     for key, about in (("train_micro_batch_size", "micro_batch"), ("batch_size", "global_batch")):
         if key in given and "per_device_batch_size" not in given:
             why = "prompts of reinforcement learning, each with several texts"

@@ -130,9 +130,9 @@ def values_of_options(options: Options, collected: Collected) -> Values:
             path = (*path[:-1], path[-1].removeprefix("no_"))
             found[path] = (not negative, option.place)
             continue
-        written = options.value_of(option, collected)
+        written = options.value_of(option, reported := Collected())
         if written is None:
-            found[path] = (Open("its value is unknown"), option.place)
+            found[path] = (Open(reported.unresolved[0].why), option.place)
         else:
             many = [word.plain for word in option.values]
             plain: Any = many if len(many) > 1 else written
@@ -160,7 +160,7 @@ def collect_torchtitan(given: list[Values], collected: Collected, *, check: bool
                 if weights and "precision" in collected.placed:
                     continue  # the precision of the matmuls is given
                 for about in _fields_of_key(path):
-                    collected.leave_open(about)
+                    collected.leave_open(about, ".".join(path), value.why, place)
                 last.pop(path[-1], None)
                 continue
             with collected.overriding_files():

@@ -10,7 +10,7 @@ from typing import Any
 from profiles.errors import DocumentError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Option, Options
-from shardwright_frameworks.configs.interpolation import Key, Open, resolved
+from shardwright_frameworks.configs.interpolation import Key, resolved
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.frameworks import (
@@ -344,12 +344,8 @@ def _collect_primus(source: KeyedSource) -> str:
         for path, (_, place) in given.items()
         if path[:3] == section
     }
-    if started in ("torchtitan", "maxtext"):
-        if not presets:
-            primus.collect_model(file, collected)
-        for path, (value, place) in own.items():
-            if isinstance(value, Open):
-                collected.report_unresolved(".".join(path), value.why, place)
+    if started in ("torchtitan", "maxtext") and not presets:
+        primus.collect_model(file, collected)
     if started == "torchtitan":
         torchtitan.collect_torchtitan([own], collected, check=not presets)
     elif started == "maxtext":
