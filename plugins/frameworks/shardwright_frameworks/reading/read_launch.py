@@ -100,18 +100,17 @@ def _read_arguments(
     open_kinds = {"output", "expression"}  # of words that may be any options
     if any(not _ENVIRONMENT.search(name) for _, name in reading.missing):
         open_kinds.add("unset")
-    words = launch.arguments
-    files = words[: 1 + words[0].plain.isalpha()] if words else ()  # behind `sft`, too
-    for before, word in itertools.pairwise((launch.command.words[0], *words)):
+    given = launch.arguments
+    files = given[: 1 + given[0].plain.isalpha()] if given else ()  # behind `sft`, too
+    for before, word in itertools.pairwise((launch.command.words[0], *given)):
         if not is_unknown(word.plain) or without_unknowns(word.plain) or before.plain[:1] == "-":
             continue
         unknown = reading.unknowns[unknown_numbers(word.text)[0]]
-        is_given = unknown.name.startswith("${@")  # the script's own arguments, none
         is_unset = unknown.kind == "unset"
         is_value = before.plain.isdigit() and not is_unset  # of a list
-        if (unknown.kind in open_kinds and not (is_given or is_value)) or (
-            is_unset and word in files
-        ):
+        is_own = unknown.name.startswith("${@")  # the script's own arguments, none
+        is_open = unknown.kind in open_kinds and not (is_value or is_own)
+        if is_open or (is_unset and word in files):
             collected.report_missing("arguments", unknown.reason, word.place)
     source = LaunchSource(
         launch=launch, reading=reading, folder=folder, collected=collected, variables=variables
