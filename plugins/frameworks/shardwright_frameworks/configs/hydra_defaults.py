@@ -19,6 +19,8 @@ _MOST_ROUNDS = 4
 _SCHEME = re.compile(r"^\w+://")
 _CHOICE = re.compile(r"\$\{([\w/@.]+)\}")
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
+# Of verl's programs, which only add other defaults to the reader's.
+BUILT_IN = re.compile(r"(^|/)(ppo_(megatron_)?trainer|sft_trainer(_engine)?|legacy_data)\.yaml$")
 Part = tuple[Key, KeyedFile]
 
 
@@ -119,7 +121,7 @@ class _Walk:
         name = self.name(group, option)
         text = None if unknown_numbers(name) else self.folder.text_from_root(name)
         if text is None:
-            if not optional:
+            if not optional and not BUILT_IN.search(name):
                 self.missing.append(f"{without_unknowns(name)!r} is not inside it")
             return []
         self.read += 1

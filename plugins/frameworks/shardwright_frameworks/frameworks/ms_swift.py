@@ -110,7 +110,7 @@ def collect_swift(options: Options, collected: Collected, place: Place) -> str |
 
 def _fill_batch(options: Options, collected: Collected) -> None:
     """Fill in the default number of passes, for a batch of 16 (swift/trainers/arguments.py)."""
-    if "gradient_accumulation_steps" in options or options.text("rlhf_type") == "grpo":
+    if "gradient_accumulation_steps" in options or _kind(options) == "grpo":
         return
     counts = [collected.count_or_default(key) for key in ("nodes", "devices_per_node")]
     micro = collected.count_or_default("micro_batch")
@@ -122,11 +122,18 @@ def _fill_batch(options: Options, collected: Collected) -> None:
         collected.open_keys.add("gradient_accumulation")
 
 
+def _kind(options: Options) -> str | None:
+    """The algorithm of `swift rlhf`; a file of its arguments may have only its numbers."""
+    return options.text("rlhf_type") or ("grpo" if "num_generations" in options else None)
+
+
 def _add_answers(options: Options, collected: Collected) -> None:
     """Add the generated tokens to `max_length`, which is the length of prompts if a model learns
     from its own answers (docs, Command-line-parameters, max_completion_length)."""
-    for option in options.of("rlhf_type"):
-        report_objective(options.text("rlhf_type"), option.name, option.place, collected)
+    kind = _kind(options)
+    named = options.last("rlhf_type") or options.last("num_generations")
+    if named is not None:
+        report_objective(kind, named.name, named.place, collected)
     for option in options.of("task_type"):
         word = options.text("task_type")
         report_objective(
@@ -136,7 +143,7 @@ def _add_answers(options: Options, collected: Collected) -> None:
     place = collected.place("seq_len")
     if options.text("lmbda") in ("0", "0.0"):
         return  # of GKD: only the answers of the data
-    if options.text("rlhf_type") not in ("grpo", "ppo", "gkd") or not prompts or place is None:
+    if kind not in ("grpo", "ppo", "gkd") or not prompts or place is None:
         return
     answers = options.last("max_completion_length")
     number = 512 if answers is None else degree_of(options.value_of(answers, collected))

@@ -154,10 +154,6 @@ def is_easyr1(paths: Values) -> bool:
     return any(path[:2] == _EASYR1.actor for path in paths)
 
 
-# The configurations of verl's programs, which only add other defaults to the reader's.
-OWN_CONFIGS = ("ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine")
-
-
 def own_config(given: Values, program: str, config: str) -> str:
     """The path of a configuration in verl's tree: by its name, otherwise by the program, which is
     identified by its overrides if a condition chooses it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, whole
-from shardwright_frameworks.configs.hydra_defaults import hydra_parts
+from shardwright_frameworks.configs.hydra_defaults import BUILT_IN, hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import read_keyed
 from shardwright_frameworks.configs.known_options import is_known
@@ -223,9 +223,10 @@ def _collect_torchtitan(source: LaunchSource) -> str:
 
 def _collect_verl(source: LaunchSource) -> str:
     config = source.options.text("config_name") or ""
-    own = source.folder.find(verl.own_config(source.hydra, source.program, config))
+    path = verl.own_config(source.hydra, source.program, config)
+    own = source.folder.find(path)
     base: nemo.Values = {}
-    if own is None and config not in verl.OWN_CONFIGS:
+    if own is None and not (config and BUILT_IN.search(path)):
         source.report_missing_config()
     if verl.is_easyr1(source.hydra):  # `config=FILE`
         config, own = str(source.hydra.get(("config",), ("", None))[0]), None

@@ -358,3 +358,25 @@ def test_an_unknown_strategy_has_no_stage(tmp_path: Path) -> None:
     run = read(tmp_path, text)
     assert [each.option for each in run.unresolved] == ["distributed.strategy"]
     assert (run.zero_stage, "zero_stage" in run.defaults) == (None, False)
+
+
+def test_generations_of_ms_swift_are_answers(tmp_path: Path) -> None:
+    """A file for `swift rlhf --rlhf_type grpo`, whose command is not in it."""
+    text = (
+        "model: Qwen/Qwen3-8B\ndataset: [a]\nnum_generations: 8\ntrain_type: full\n"
+        "max_length: 2048\nmax_completion_length: 1024\nper_device_train_batch_size: 1\n"
+    )
+    run = read(tmp_path, text)
+    assert (run.framework, run.seq_len) == ("ms-swift", 3072)
+    assert [each.option for each in run.unresolved] == ["--num_generations"]
+
+
+@pytest.mark.parametrize("name", ["ppo_trainer", "own"])
+def test_verl_s_own_configurations_may_be_missing(tmp_path: Path, name: str) -> None:
+    text = (
+        f"defaults: [{name}, _self_]\nactor_rollout_ref:\n  model: {{path: Qwen/Qwen3-8B}}\n"
+        "  actor: {ppo_mini_batch_size: 8}\ntrainer: {n_gpus_per_node: 8, nnodes: 1}\n"
+    )
+    run = read(tmp_path, text)
+    own = name == "ppo_trainer"
+    assert ("tp" in run.defaults, run.unresolved == ()) == (own, own)
