@@ -58,11 +58,8 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "model.model_config.moe_config.enable_shared_expert": ("model.num_shared_experts", if_on(1)),
     "model.model_config.sliding_window_size": ("model.sliding_window", degree_of),
     "model.model_config.moe_config.moe_intermediate_size": ("model.moe_ffn_size", degree_of),
-    **{
-        f"{section}.{key}": entry
-        for section in ("model", "model.model_config")  # the former before its releases
-        for key, entry in MODEL_KEYS.items()
-    },
+    **{f"model.{key}": entry for key, entry in MODEL_KEYS.items()},  # before its releases
+    **{f"model.model_config.{key}": entry for key, entry in MODEL_KEYS.items()},
 }
 
 

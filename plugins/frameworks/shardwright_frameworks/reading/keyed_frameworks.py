@@ -377,12 +377,10 @@ def configured_section(file: KeyedFile) -> KeyedFile:
     no framework has the file's own keys; otherwise the file."""
     if keyed_framework(file) is not None or file.has("defaults"):
         return file
-    sections = {path[0]: section_of(file, path[0]) for path in file.values if len(path) > 1}
-    found = [
-        inside
-        for inside in sections.values()
-        if any(not row.shared and row.recognizes(inside) for row in FRAMEWORKS.values())
-    ]
+    own = [row for row in FRAMEWORKS.values() if not row.shared]
+    names = dict.fromkeys(path[0] for path in file.values if len(path) > 1)
+    parts = [section_of(file, name) for name in names]
+    found = [part for part in parts if any(row.recognizes(part) for row in own)]
     return found[0] if len(found) == 1 else file
 
 

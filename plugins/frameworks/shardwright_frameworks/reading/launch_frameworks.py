@@ -170,10 +170,8 @@ def _collect_swift_ranks(source: LaunchSource) -> None:
 
 
 def _is_torchtitan(source: LaunchSource) -> bool:
-    program = source.program
-    if "torchtitan" in program or "torchtrain" in program or program.endswith("run_train.sh"):
-        return True
-    if "job.config_file" in source.keys:
+    by_name = re.search(r"torchtitan|torchtrain|run_train\.sh$", source.program)
+    if by_name or "job.config_file" in source.keys:
         return True
     own = ("--parallelism.", "--job.", "--training.", "--model.flavor")
     named = [
