@@ -87,7 +87,9 @@ class ConfigFolder:
             if (above := self._above("/".join(parts[begin:]))) is not None:
                 return above
         names = self.names() if self.searches else tuple(self.written)
-        same = [name for name in names if name.rsplit("/", 1)[-1] == parts[-1]]
+        # A relative path's folder is in the repository, too.
+        end = parts[-1:] if is_far else parts[-2:]
+        same = [name for name in names if name.split("/")[-len(end) :] == end]
         return same[0] if len(same) == 1 else None
 
     def path_of(self, name: str) -> Path:

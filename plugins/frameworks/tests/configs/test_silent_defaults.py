@@ -380,3 +380,14 @@ def test_verl_s_own_configurations_may_be_missing(tmp_path: Path, name: str) -> 
     run = read(tmp_path, text)
     own = name == "ppo_trainer"
     assert ("tp" in run.defaults, run.unresolved == ()) == (own, own)
+
+
+@pytest.mark.parametrize(("path", "stage"), [("own/ds.json", None), ("/data/own/ds.json", 2)])
+def test_a_file_of_another_folder_is_not_the_named_one(
+    tmp_path: Path, path: str, stage: int | None
+) -> None:
+    """Only a path on another machine is found by its last part alone."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "fp16": {}}')
+    run = read(tmp_path, FACTORY.format(kind="full") + f"deepspeed: {path}\n")
+    assert (run.zero_stage, run.unresolved == ()) == (stage, stage is not None)
