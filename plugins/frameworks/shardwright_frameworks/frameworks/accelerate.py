@@ -75,11 +75,10 @@ _KINDS = frozenset(
 
 def is_accelerate(file: KeyedFile) -> bool:
     """Whether a file is a configuration of accelerate."""
-    sections = file.sections()
-    return bool({"distributed_type", "compute_environment"} & sections) and bool(
-        {"num_processes", "mixed_precision", "num_machines", "fsdp_config", "deepspeed_config"}
-        & sections
-    )
+    own = {"num_processes", "mixed_precision", "num_machines", "machine_rank"} & file.sections()
+    kind = {"distributed_type", "compute_environment"} & file.sections()
+    of_kind = {"fsdp_config", "deepspeed_config", *own} & file.sections()
+    return len(own) > 1 or bool(kind and of_kind)
 
 
 def collect_accelerate(file: KeyedFile, collected: Collected) -> str | None:

@@ -391,3 +391,11 @@ def test_a_file_of_another_folder_is_not_the_named_one(
     (tmp_path / "other" / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "fp16": {}}')
     run = read(tmp_path, FACTORY.format(kind="full") + f"deepspeed: {path}\n")
     assert (run.zero_stage, run.unresolved == ()) == (stage, stage is not None)
+
+
+def test_a_short_file_of_accelerate_is_read(tmp_path: Path) -> None:
+    (tmp_path / "acc.yaml").write_text("num_processes: 4\nmixed_precision: fp16\n")
+    words = "--model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2"
+    (tmp_path / "run.sh").write_text(f"accelerate launch --config_file acc.yaml clm.py {words}\n")
+    run = read_config(tmp_path / "run.sh")
+    assert (run.devices, run.precision) == (4, "fp16")
