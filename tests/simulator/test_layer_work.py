@@ -226,6 +226,21 @@ def test_sequence_parallelism_splits_the_norms() -> None:
     assert dense(run).forward_pass_bytes == 2 * (10 * 256 * 12288 + 3 * 2048 * 6144)
 
 
+def test_our_executor_rotates_its_own_heads_and_sums_gradients_of_all_tokens() -> None:
+    torch, inner = load_framework("torch"), 3.29 * 4096 * 7168
+    whole = changed(LLAMA_RUN, tp=2, dp=4, sequence_parallel=False)
+    norms = 27.62 * 4096 + 8.28 * 2048  # widths of 4096; rotation of half of the heads
+    forward = 2 * (norms * 4096 + inner)
+    work = layer_work(whole, torch, experts=False)
+    assert work.forward_pass_bytes == pytest.approx(forward)
+    assert work.backward_pass_bytes == pytest.approx(2.2 * forward)
+    work = layer_work(changed(whole, sequence_parallel=True), torch, experts=False)
+    shared = 2 * (35.9 * 2048 * 4096 + inner)
+    assert work.forward_pass_bytes == pytest.approx(shared)
+    # Of the sums, 2.2 times the norms have the share of 2048 tokens.
+    assert work.backward_pass_bytes == pytest.approx(2.2 * shared + 2 * 5.91 * 2048 * 4096)
+
+
 @pytest.mark.parametrize(
     ("precision", "layer", "head"),
     [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,10 @@ class LayerCounts:
     norm_passes, activation_passes   reads and writes of a token's activations by the elementwise
                work of the forward, in units of the hidden size (norms, residuals, dropout) and of
                the inner width of the feed-forward
+    head_passes        of the norm passes, those on queries and keys, which tp always splits
     backward_passes    bytes of the backward over those of the forward
+    sum_passes         of the backward's norm passes, sums of the gradients of one input of several
+               layers, which are over all tokens also under sequence parallelism
     kernels_forward, kernels_backward   launched kernels
     """
 
@@ -49,9 +52,12 @@ class LayerCounts:
     backward_passes: float
     kernels_forward: float
     kernels_backward: float
+    head_passes: float = 0.0
+    sum_passes: float = 0.0
 
 
-LAYER_KEYS = flattened(*(each.name for each in fields(LayerCounts)))
+_OPTIONAL = tuple(each.name for each in fields(LayerCounts) if each.default is not MISSING)
+LAYER_KEYS = flattened(*(each.name for each in fields(LayerCounts)), optional=_OPTIONAL)
 """They are keys of a framework's file itself."""
 
 

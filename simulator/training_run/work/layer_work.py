@@ -131,10 +131,12 @@ def layer_work(
     else:
         inner = model.dense_density * tokens * model.ffn_size / degrees.tp
     # Norms, residuals and dropout run whole on every tp rank unless the sequence is split.
-    rows = tokens / degrees.tp if run.sequence_parallel else tokens
-    counts = stack.layer_counts(model)
-    norms = counts.norm_passes * 0.5 * model.blocks_per_layer
-    passes = width * (norms * rows * h + counts.activation_passes * inner)
+    counts, share = stack.layer_counts(model), tokens / degrees.tp
+    rows = share if run.sequence_parallel else tokens
+    blocks = 0.5 * model.blocks_per_layer
+    norms = blocks * ((counts.norm_passes - counts.head_passes) * rows + counts.head_passes * share)
+    passes = width * (norms * h + counts.activation_passes * inner)
+    summed = width * blocks * counts.sum_passes * (tokens - rows) * h
     if model.query_key_norms:
         heads = model.attention_share * (model.num_heads + model.num_kv_heads) / degrees.tp
         passes += width * stack.query_key_passes * tokens * heads * model.head_size
@@ -152,7 +154,7 @@ def layer_work(
         attention=attention,
         score_matmuls=scores,
         forward_pass_bytes=passes,
-        backward_pass_bytes=passes * counts.backward_passes,
+        backward_pass_bytes=passes * counts.backward_passes + summed,
         forward_cast_bytes=casts[0],
         backward_cast_bytes=casts[1],
         score_bytes=score_bytes,
