@@ -270,9 +270,7 @@ def run_options(
     return tuple(dict.fromkeys(found))
 
 
-def unoffered(
-    requested: RequestedOptions, rules: FrameworkRules, *, hybrid: bool = False
-) -> list[str]:
+def unoffered(requested: RequestedOptions, rules: FrameworkRules, *, hybrid: bool) -> list[str]:
     """Sentences on options that the framework does not have, or that change the numerics."""
     wanted = {
         "bf16-reduce": "bf16" in requested.reductions,

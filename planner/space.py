@@ -66,7 +66,7 @@ class LayoutContext:
     layout_ranks: tuple[int, ...] = ()
     blocks: bool = False
     predictor_units: int = 0
-    may_idle: bool = True
+    may_idle: bool
     options: tuple[RunOption, ...] = (RunOption(),)
     tokens: int = 0
     precision: str = "bf16"

@@ -160,7 +160,7 @@ class CellMemory:
         first_bytes: Array,
         *,
         early: bool,
-        branched: bool = False,
+        branched: bool,
     ) -> tuple[tuple[Array, ...], tuple[tuple[Load, ...], ...]]:
         """For 1f1b and gpipe: static bytes of a stage between any two cuts at each moment that may
         be the peak of a step, and the loads of every stage.

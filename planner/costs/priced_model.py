@@ -96,7 +96,7 @@ class ChainCosts:
     backward_transient_bytes: Array
     opening_forward_bytes: Array
     opening_backward_bytes: Array
-    branched: bool = False
+    branched: bool
 
     @property
     def outputs_kept(self) -> Array:
@@ -230,8 +230,8 @@ def held_in_ranges(
     graph: ModelGraph,
     *,
     trained: bool = False,
-    shares: int = 1,
-    lattice: BlockLattice | None = None,
+    shares: int,
+    lattice: BlockLattice | None,
 ) -> HeldParameters:
     """The parameters of every stage, or only the trained ones.
 

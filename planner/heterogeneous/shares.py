@@ -61,9 +61,7 @@ def share_out(splits: Splits, tables: StageTables, replicas: int) -> tuple[Share
     )
 
 
-def least_step_s(
-    splits: Splits, tables: StageTables, replicas: int, *, below_s: float = np.inf
-) -> float:
+def least_step_s(splits: Splits, tables: StageTables, replicas: int, *, below_s: float) -> float:
     """Lower bound in seconds on the timeline of `replicas` replicas of these splits
     (`splits.least_s`), without gradient reduction; infinite if it is at least `below_s`."""
     return _least(_times(splits, tables, least=True), tables, replicas, below_s)

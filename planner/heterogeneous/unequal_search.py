@@ -154,7 +154,7 @@ def _plans(prices: StagePrices, key: Key) -> tuple[Plan, ...]:
 
 
 def unequal_plan(
-    prices: StagePrices, key: Key, shares: tuple[Share, ...], *, by_stage: bool = False
+    prices: StagePrices, key: Key, shares: tuple[Share, ...], *, by_stage: bool
 ) -> Plan:
     """The complete plan: devices by number and recompute kinds.
 

@@ -42,8 +42,8 @@ class LayoutChoice:
     prediction: Prediction
     reliability: Reliability
     region: str = ""
-    why_not_first: str = ""
-    idle_devices: int = 0
+    why_not_first: str
+    idle_devices: int
 
     @property
     def required_memory_bytes(self) -> float:

@@ -173,9 +173,9 @@ class RunGoal:
     step_flop: float
     deadline_h: float | None
     budget_usd: float | None
-    usd_per_run_hour: float = 0.0
-    usd_once: float = 0.0
-    spares: Array | None = None
+    usd_per_run_hour: float
+    usd_once: float
+    spares: Array | None
 
     def values(self, nodes: Counts, seconds: Array) -> Array:
         """[layouts] value of the goal; infinite beyond a limit."""

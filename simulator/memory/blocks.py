@@ -203,10 +203,10 @@ class _Need:
     left      bytes after the action
     """
 
-    gradients: float = 0.0
+    gradients: float
     kept: float = 0.0
-    messages: float = 0.0
-    rise: float = 0.0
+    messages: float
+    rise: float
     left: float = 0.0
 
     @property

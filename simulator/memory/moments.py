@@ -53,7 +53,7 @@ class Moment(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def rank_moments(schedule: Schedule, *, early: bool = False) -> tuple[tuple[Moment, ...], ...]:
+def rank_moments(schedule: Schedule, *, early: bool) -> tuple[tuple[Moment, ...], ...]:
     """The moments of each rank, one for each of its actions, in the order in which they run.
 
     early  a receive is posted at least one action before it is needed, as on a CPU

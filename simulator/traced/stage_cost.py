@@ -39,7 +39,7 @@ class StageCost:
     tp_s: float
     gather_s: float
     weight_s: float = 0.0
-    slowest: float = 1.0
+    slowest: float
 
 
 def stage_cost(blocks: list[BlockCost], group: DataGroup) -> StageCost:

@@ -221,16 +221,32 @@ def test_beside_the_closed_form():
     assert share == pytest.approx(float(expected(clusters).productive[0]), abs=2e-3)
 
 
+@pytest.mark.parametrize("spares", [None, 1])
 @pytest.mark.parametrize("every_s", [None, 600.0])
 @pytest.mark.parametrize("warning_s", [120.0, 0.0])
-def test_spot_beside_the_closed_form(warning_s, every_s):
-    """Interrupted every 20 minutes; with notice enough nothing is done twice."""
-    inputs = replace(PLAIN, spot_interruptions_per_device_hour=3 / 1024, spot_warning_s=warning_s)
-    inputs = replace(inputs, checkpoint_every_s=every_s)
-    clusters = clusters_of(inputs, devices=1024, parameters=8e9, draws=1000)
-    found = simulate_runs(clusters, np.full(1000, 5 * DAY), rng=np.random.default_rng(4))
-    share = float(np.mean(found.steady_s)) / float(np.mean(found.wall_s))
-    assert share == pytest.approx(float(expected(clusters).productive[0]), abs=0.01)
+def test_every_loss_beside_the_closed_form(warning_s, every_s, spares):
+    """With all causes of loss, half of the interruptions being of spot capacity; with notice enough
+    those lose no work."""
+    inputs = replace(
+        replace(DEFAULT.sure(), device_hours_per_failure=4000.0, maintenance_device_hours=5e4),
+        manual_share=0.4,
+        manual_restart_s=500.0,
+        checkpoint_blocking_share=0.3,
+        slow_devices=1e-4,
+        evaluation_share=0.05,
+        repair_s=3600.0,
+        spot_interruptions_per_device_hour=1 / 4000,
+        spot_warning_s=warning_s,
+        spot_wait_s=900.0,
+        checkpoint_every_s=every_s,
+        spare_nodes=spares,
+    )
+    clusters = clusters_of(inputs, devices=1024, parameters=8e10, draws=1000)
+    found = simulate_runs(clusters, np.full(1000, 10 * DAY), rng=np.random.default_rng(4))
+    mean = expected(clusters)
+    for name in PARTS:
+        share = float(np.mean(found.lost_s[name])) / (10 * DAY)
+        assert share == pytest.approx(float(mean.lost_s[name][0]), rel=0.06, abs=1e-3), name
     assert 0 < SPOT.spot_interruptions_per_device_hour < 1e-4
 
 

@@ -107,7 +107,7 @@ class GradientMessage:
 
     operation: str
     size_bytes: float
-    pass_bytes: float = 0.0
+    pass_bytes: float
 
 
 def gradient_bytes(run: TrainingRun, of_stack: float) -> float:

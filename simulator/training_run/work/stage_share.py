@@ -32,7 +32,7 @@ class StageShare:
     expert_layers: int
     has_embedding: bool
     has_head: bool
-    predicting_layers: int = 0
+    predicting_layers: int
     is_empty: bool = False
 
     @property
