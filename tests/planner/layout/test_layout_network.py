@@ -9,7 +9,13 @@ import pytest
 from planner.layout.layout_question import LayoutSolver, base_run
 from planner.layout.layout_relax import sensitivities
 from planner.run_option import RequestedOptions
-from profiles.hardware.catalogue.catalog import get_cluster, get_link, link_names, scaled
+from profiles.hardware.catalogue.catalog import (
+    get_cluster,
+    get_device,
+    get_link,
+    link_names,
+    scaled,
+)
 from profiles.hardware.catalogue.cluster import Cluster
 from shardwright.runs.network_text import network_of
 from simulator.training_run.framework.framework import load_framework
@@ -73,3 +79,26 @@ def test_each_change_is_the_best_of_a_question_that_is_changed_so() -> None:
         expected = solver.best(changed)
         assert expected is not None
         assert found[change] == pytest.approx(expected.step_time_s) != best.step_time_s
+
+
+def test_ten_gib_of_memory_and_twice_the_devices() -> None:
+    solver = LayoutSolver(clock=lambda: 0.0)
+    asked = question("llama-3.1-70b", "4x8xh100-sxm", batch=64, cp=(1,), micro_batch=(1,))
+    best = solver.best(asked)
+    assert best is not None
+    found = {s.change: s.step_time_s for s in sensitivities(asked, best.run, solver)}
+    for gib, words in ((10, "10 GiB more"), (-10, "10 GiB less")):
+        share = gib * 2**30 / get_device("h100-sxm").usable_bytes
+        expected = solver.best(asked, capacity=1 + share)
+        assert expected is not None
+        change = f"{words} memory per device"
+        assert found[change] == pytest.approx(expected.step_time_s) != best.step_time_s
+    doubled = solver.best(replace(asked, cluster=get_cluster("8x8xh100-sxm")))
+    assert doubled is not None
+    assert found["twice the devices (8x8xh100-sxm)"] == doubled.step_time_s
+    assert not [change for change in found if "--sequence-parallel" in change]
+    one = question(on="1x8xh100-sxm", stack="torchtitan")
+    alone = solver.best(one)
+    assert alone is not None
+    found = {s.change: s.step_time_s for s in sensitivities(one, alone.run, solver)}
+    assert not [change for change in found if "between nodes" in change]
