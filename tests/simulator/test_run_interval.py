@@ -54,6 +54,22 @@ def test_half_of_an_unmeasured_recurrence_is_uncertain() -> None:
     assert found.high - step_interval(delta, 10.0, 0.05).high == pytest.approx(32 * layer_s)
 
 
+@pytest.mark.parametrize(("times", "low"), [(0.9, 0.85), (1.1, 1.05), (0.2, 0.1)])
+def test_an_unmeasured_option_widens_both_ends_by_half_of_its_effect(
+    times: float, low: float
+) -> None:
+    """But the lower one to half of the time at least."""
+    unusual = replace(GPT_RUN, optimizer_offload=True)
+    usual_s = float(price_runs([GPT_RUN]).parts.total_s[0])
+    time_s = times * usual_s
+    (found,) = step_intervals([unusual], [time_s], [0.0])
+    assert unfitted_s([GPT_RUN, unusual], [1.0, time_s])[1] == pytest.approx(
+        abs(times - 1) * usual_s
+    )
+    assert found.low == pytest.approx(low * usual_s)
+    assert found.high == pytest.approx((times + abs(times - 1) / 2) * usual_s)
+
+
 @given(st.floats(1e-3, 1e5))
 def test_an_interval_holds_its_value(value: float) -> None:
     for run in (GPT_RUN, LLAMA_RUN):
