@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from planner.batch.local_workers import local_workers
+from planner.batch.local_workers import answers_of, local_workers
 from planner.batch.sweep import Job, Reply
 
 HERE = "tests.planner.sweep_workers"
@@ -23,6 +23,11 @@ def test_every_job_has_one_reply_and_noise_is_none() -> None:
         ("1", "LINE\nBREAK", ""),
         ("2", "Ü", ""),
     ]
+
+
+def test_answers_are_in_the_order_of_their_tasks() -> None:
+    tasks = ["c", "a", "b"]
+    assert answers_of(f"{HERE}:shout", tasks, str, 2) == [task.upper() for task in tasks]
 
 
 def test_a_process_has_one_thread() -> None:
