@@ -205,3 +205,13 @@ def test_ranks_of_unlike_speeds_share_by_speed(near_even, each_s):
     # A rank has room for two blocks of 0.4, and there are six.
     heavy = replace(needs, states=(np.full(6, 0.4), np.zeros(6)))
     assert relaxed_bound(problem, heavy) == np.inf
+    # Four of a quarter fill a rank, three if it needs a quarter for something else.
+    quarter = replace(needs, states=(np.full(6, 0.25), np.zeros(6)))
+    assert relaxed_bound(problem, quarter) == pytest.approx(1000 * each_s, rel=1e-2)
+    for more in (
+        {"given_bytes": 0.25},
+        {"rise_bytes": np.full(6, 0.25)},
+        {"states": (np.full(6, 0.25), np.full(6, 1 / 12))},
+    ):
+        three = relaxed_bound(problem, replace(quarter, **more))
+        assert three == pytest.approx(6000, rel=1e-2), more
