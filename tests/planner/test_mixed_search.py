@@ -70,8 +70,8 @@ def prices_of(model, cluster, batch, space, stages=(1, 2, 3)):
     return StagePrices(priced, stages)
 
 
-def searched(prices, space):
-    return search_unequal(prices, unequal_keys(prices, space), clock=lambda: 0.0)
+def searched(prices, space, **limits):
+    return search_unequal(prices, unequal_keys(prices, space), clock=lambda: 0.0, **limits)
 
 
 def enumerated(prices, tp, micro_batch, zero_stage) -> float:
@@ -150,7 +150,9 @@ def test_equals_enumeration(cluster, zero_stage, width, sizes):
     expected = min(enumerated(prices, 1, size, zero_stage) for size in sizes)
     found = searched(prices, space)
     assert found.bound <= expected * (1 + 1e-9)
-    assert found.prediction.step_time_s.value == pytest.approx(expected, rel=1e-9)
+    best_s = found.prediction.step_time_s.value
+    assert best_s == pytest.approx(expected, rel=1e-9)
+    assert searched(prices, space, below_s=best_s).plan is None
 
 
 def test_keys_by_hand():

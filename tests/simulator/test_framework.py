@@ -98,6 +98,7 @@ def test_a_framework_of_ones_own_is_like_another_but_for_what_it_says(tmp_path: 
         ("norm_passes", "norm_pases", "Did you mean 'norm_passes'"),
         ("state_bytes = 6", 'state_bytes = "6"', "state_bytes"),
         ("state_bytes = 6", "zero_stages = [0]", "ZeRO stage 1"),
+        ("[memory]", "zero_stages_without_pipeline = [4]\n[memory]", "ZeRO stage 4"),
         ("megatron-core", "megatron-cor", "Did you mean 'megatron-core'"),
         ("@1", "@2", "is not a shardwright/framework@1 file"),
     ],
