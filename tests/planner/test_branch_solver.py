@@ -91,6 +91,26 @@ def test_blocks_that_could_change_places_keep_their_order():
     assert lattice_of_flows(14, flows, 700, alike=sizes).count == 7 * 7 + 2
 
 
+def test_sets_of_blocks_that_differ_by_an_exchange_count_once():
+    fewer = 0
+    for seed in range(20):
+        model = BranchModel(np.random.default_rng(seed), "any", 7, unlike=False)
+        graph, flows = model.graph, model.flows
+        # Blocks of a kind that take the same tensors and give theirs to the same blocks.
+        groups = {}
+        for k in range(6):
+            takes = tuple(p for p in flows if k in flows[p])
+            groups.setdefault((graph.chain[k].kind, takes, tuple(flows[k])), []).append(k)
+        every = lattice_of_flows(7, graph.flows, 1000)
+        differ = {
+            tuple(sum(m >> k & 1 for k in group) for group in (*groups.values(), [6]))
+            for m in every.members
+        }
+        assert lattice_of(graph, 1000).count == len(differ)
+        fewer += len(differ) < every.count
+    assert fewer > 5
+
+
 @pytest.mark.parametrize("limit", [6, 9, 14, 22, 40, 130])
 def test_the_widest_window_that_the_limit_allows(limit):
     """Against counting, for every window, the subsets that contain what their blocks take."""
