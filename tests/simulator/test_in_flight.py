@@ -56,6 +56,8 @@ def test_in_flight_is_the_known_count():
     # zb-h1 frees at W what 1f1b frees at B; before I each rank keeps what 1f1b does.
     assert in_flight("zb-h1", 4, 9) == ((4,),) * 4
     assert in_flight("zb-h1", 4, 9, until_input=True) == in_flight("1f1b", 4, 9)
+    # Without a pipeline, each micro-batch ends before the next begins.
+    assert {most_in_flight(name, 1, 8) for name in ("none", *pipeline_names())} == {(1.0,)}
 
 
 @pytest.mark.parametrize("name", [n for n in pipeline_names() if n not in ("zb-1p", "zb-2p")])
