@@ -133,6 +133,23 @@ def test_messages_of_a_layer_by_hand() -> None:
     assert 1e3 * float(paired[Part.EXPERT][0]) == pytest.approx(expected)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_runs_are_priced_alike_in_any_company(seed: int) -> None:
+    """Three runs, each with about half of the features."""
+    rng = np.random.default_rng(seed)
+    counts = ("pp", "vpp", "nodes", "layers", "last_layers", "all_layers")
+    drawn = {f.name: rng.random(3) * rng.integers(0, 2, 3) for f in fields(Features)}
+    drawn |= {n: 1.0 + rng.integers(0, 4, 3) for n in drawn if n in counts or n.endswith("_nodes")}
+    x = Features(**{**drawn, "microbatches": 4 * drawn["pp"]})
+    c = of_each(plain(inner=2.0, congestion=0.1, cut_exposed=0.5, launch_us=10.0))
+    together = step_parts(x, c)
+    for run in range(3):
+        alone = step_parts(Features(**{n: getattr(x, n)[[run]] for n in drawn}), c)
+        for part, seconds in alone.items():
+            assert float(together[part][run]) == pytest.approx(float(seconds[0])), part
+
+
 def test_sends_by_hand() -> None:
     """2 ms inside nodes, 2 x 1.3 ms between 8 of them, 3 steps of 10 us: 4.63 ms, there and back,
     for half of 8 x 2 micro-batches and chunks and for the ramp of 3."""
