@@ -61,6 +61,10 @@ def test_adapters_leave_no_gradients_to_exchange_and_add_passes_and_kernels() ->
     # Llama 3 8B: 4096 into queries, keys and values and the projection, 4096 + 2 x 1024 + 4096 out.
     inputs, outputs = 2 * 4096, 4096 + 2 * 1024 + 4096
     assert work.forward_pass_bytes == 2 * 4096 * (inputs + 4 * outputs)
+    halves = adapter_work(changed(adapters, tp=2, dp=512))
+    assert halves.forward_pass_bytes == work.forward_pass_bytes / 2
+    assert halves.backward_pass_bytes == work.backward_pass_bytes / 2
+    assert work.backward_pass_bytes == 2 * 4096 * (4 * inputs + 2 * outputs)
     more = one(adapters, "pass_forward") - one(MANY, "pass_forward")
     assert more == pytest.approx(work.forward_pass_bytes / 3350e9, rel=1e-3)
     assert adapter_work(MANY).forward_pass_bytes == 0.0

@@ -15,6 +15,7 @@ from shardwright.runs.network_text import network_of
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule
 from simulator.schedules.timeline import longest_rank_s, simulate
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.run_links import links_of
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.features import Features, features
@@ -109,6 +110,22 @@ def test_zero_3_gathers_twice_and_reduces_once() -> None:
     wide = changed(LLAMA_RUN, dp=16)
     moved = 15 / 16 * 8 * of_llama_layer()
     assert one(wide, "gather_outer") == pytest.approx(moved / (8 * NDR))
+
+
+@pytest.mark.parametrize(
+    ("zero", "pp", "gathers", "reduces"), [(3, 1, 2, 1), (2, 1, 1, 1), (3, 2, 2, 0), (2, 2, 0, 0)]
+)
+def test_our_executor_gathers_per_micro_batch(
+    zero: int, pp: int, gathers: int, reduces: int
+) -> None:
+    """In a pipeline it reduces once per step."""
+    stack = load_framework("torch")
+    run = changed(LLAMA_RUN, stack="torch", zero_stage=zero, dp=8, pp=pp, schedule="1f1b")
+    layer = 7 / 8 * of_llama_layer()
+    expected = gathers * on_h100("all_gather", 8, stack.sent_weight_bytes * layer)
+    expected += reduces * on_h100("reduce_scatter", 8, stack.summed_gradient_bytes * layer)
+    assert one(run, "gather_inner") == pytest.approx(expected)
+    assert (one(run, "reduce_inner") > 0) is (not reduces)
 
 
 def test_gradients_and_weights_of_a_step() -> None:
