@@ -105,6 +105,15 @@ def test_a_head_that_is_computed_again_keeps_what_its_loss_made():
         saved=(*head.saved, *(SavedTensor(module="", memory_bytes=size) for size in made)),
     )
     assert price(head, Recompute.FULL).saved_bytes == sum(made)
+    # Not a tensor of the same size that was made before.
+    first, *others = head.forward_ops
+    before = SavedTensor(module="", memory_bytes=200)
+    scaled = replace(
+        head,
+        forward_ops=(first, memory_op("scale", 2 * 200), *others),
+        saved=(before, *head.saved),
+    )
+    assert price(scaled, Recompute.FULL).saved_bytes == sum(made)
 
 
 def test_a_block_without_attention_recomputes_none_of_it():
