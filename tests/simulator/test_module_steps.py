@@ -118,7 +118,7 @@ _BYTES = {"dtype": "float16", "read_bytes": 10**7, "written_bytes": 10**7}
     ("op", "shares"),
     [
         (matmul(512, 512, 64), {"peak.matmul.output": WORK, "bytes.matmul": MOVED}),
-        (matmul(512, 512, 64, backward=True), {"peak.matmul.input": WORK, "bytes.matmul": MOVED}),
+        (matmul(512, 64, 512, backward=True), {"peak.matmul.input": WORK, "bytes.matmul": MOVED}),
         (matmul(64, 512, 512, backward=True), {"peak.matmul.weight": WORK, "bytes.matmul": MOVED}),
         *(
             (replace(matmul(512, 512, 64), kernel=kernel), {share: WORK, "bytes.matmul": MOVED})
