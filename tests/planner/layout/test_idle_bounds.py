@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from planner.layout.layout_question import context_of
 from planner.layout.mesh_bound import MeshBounds, _least_waiting
 from planner.layout.prices import LayoutPrices, layouts_of, meshes_of
+from planner.run_option import RequestedOptions
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import build_schedule, pipeline_names, schedule_kind
 from simulator.schedules.timeline import simulate
@@ -60,6 +61,16 @@ def test_equal_stages_wait_no_less_than_the_bound_says(name, pp, micro, vpp, for
     assert least <= waited + 1e-9
     if kind.closed_form:
         assert least == pytest.approx(waited)
+
+
+def test_the_bound_of_several_precisions_is_that_of_the_fastest():
+    def least(*precisions):
+        options = RequestedOptions(precisions=precisions)
+        return priced(24, 4, options=options, cp=(1,), schedule=("1f1b",), zero=(1,))[3]
+
+    bf16, fp32 = least("bf16"), least("fp32")
+    assert np.all(bf16 < fp32)
+    assert least("fp32", "bf16") == pytest.approx(bf16)
 
 
 @settings(deadline=None, max_examples=12)
