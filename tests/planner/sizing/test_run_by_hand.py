@@ -110,6 +110,19 @@ def test_lost_time_is_rented_too(run):
     assert found.lost == tuple(sorted(found.lost, key=lambda part: -part[1]))
 
 
+def test_without_a_price_nothing_is_paid_and_all_else_is_known():
+    fastest = replace(QUESTION, minimise="time")
+    unpriced = replace(fastest, choices=(replace(QUESTION.choices[0], usd_per_hour=None),))
+    run, priced = sized(unpriced).best, sized(fastest).best
+    assert (run.nodes, run.hours, run.kwh) == (priced.nodes, priced.hours, priced.kwh)
+    found = outlook_of(unpriced, run, seed=0, runs=50)
+    assert {run.usd, found.usd, found.rent_usd, found.spare_usd, found.lost_usd} == {None}
+    assert found.days == outlook_of(fastest, priced, seed=0, runs=50).days
+    gains, dear = gains_of(unpriced, run, SOLVER), gains_of(fastest, priced, SOLVER)
+    assert {gain.usd for gain in gains} == {None}
+    assert {(gain.change, gain.days) for gain in gains} <= {(g.change, g.days) for g in dear}
+
+
 def with_tenth_more_network(base):
     return replace(base, network=base.node_network.faster(1.1))
 
