@@ -182,9 +182,9 @@ def nearby_batches(
             if (best := solver.best(replace(question, global_batch=batch))) is not None
             and batch / best.step_time_s >= _WORTH * now
         ]
-        # The nearest of the nearly best batches; rounder numbers come first.
         most = max((each.tokens_per_s for each in found), default=0.0)
-        shown += [each for each in found if each.tokens_per_s >= _NEARLY * most][-1:]
+        good = [each for each in found if each.tokens_per_s >= _NEARLY * most]
+        shown += sorted(good, key=lambda each: abs(each.global_batch - question.global_batch))[:1]
     return tuple(shown)
 
 

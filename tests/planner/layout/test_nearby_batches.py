@@ -52,5 +52,21 @@ def test_of_batches_nearly_as_good_the_nearest_is_proposed(rates, proposed):
         assert each.tokens_per_s == pytest.approx(rates[each.global_batch] * ASKED.seq_len)
 
 
+@pytest.mark.parametrize(
+    ("batch", "rates", "proposed"),
+    [
+        # 128 is rounder than 120 = 3 x 40, and nearer.
+        (131, {128: 1.1, 120: 1.1}, [128]),
+        # The three roundest are tried, the nearer of 140 and 132 = 3 x 44 among them.
+        (142, {140: 1.1}, [140]),
+        (142, {132: 1.1}, []),
+    ],
+)
+def test_multiples_of_three_times_powers_of_two_on_24_devices(batch, rates, proposed):
+    asked = question(on="3x8xh100-sxm", batch=batch)
+    found = nearby_batches(asked, layout(batch, 1.0), Solver(rates))
+    assert [each.global_batch for each in found] == proposed
+
+
 def test_a_round_batch_on_all_devices_has_no_proposal():
     assert nearby_batches(question(batch=96), layout(96, 1.0), Solver({104: 2.0})) == ()
