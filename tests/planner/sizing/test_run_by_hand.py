@@ -7,14 +7,14 @@ import pytest
 
 from planner.layout.layout_question import LayoutSolver
 from planner.sizing.run_outlook import outlook_of
-from planner.sizing.size_limits import binding_limit
+from planner.sizing.size_limits import binding_limit, relaxations_of
 from planner.sizing.size_question import TOKENS
 from planner.sizing.sizing_answer import answer_of, at_nodes, gains_of, runs_to_compare
 from planner.sizing.sizing_answer import search_here as search_with
 from planner.sizing.sizing_search import question_of_run
 from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.prices.storage_price import StoragePrice
-from profiles.units import format_usd
+from profiles.units import format_time, format_usd
 from simulator.energy import carbon, run_energy
 from simulator.goodput.reliability_inputs import DEFAULT
 from simulator.mfu import model_flop_per_token
@@ -176,6 +176,32 @@ def test_more_dollars_buy_the_fastest_run_that_they_pay_for():
     found = gains[f"up to {format_usd(0.05 * best.usd)} more, spent on speed"]
     expected = ((fastest.hours - best.hours) / 24, fastest.usd - best.usd)
     assert (found.days, found.usd) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "budget_usd", "fastest", "cheapest"),
+    [
+        (60.0, None, "", None),
+        (None, 1.0, None, ""),
+        (60.0, 1e6, " within the budget", ", and {time}"),
+        (1e9, 1.0, ", and a budget of {usd}", " in time"),
+        (60.0, 1.0, ", and a budget of {usd}", ", and {time}"),
+    ],
+)
+def test_limits_that_could_be_kept(run, deadline_s, budget_usd, fastest, cheapest):
+    """A minute, or a dollar, is too little: the fastest run, or the cheapest."""
+    asked = replace(QUESTION, deadline_s=deadline_s, budget_usd=budget_usd)
+    found = {each.flag: each for each in relaxations_of(asked, SEARCH)}
+    quick = sized(replace(QUESTION, minimise="time")).best
+    flags = {"--deadline": (fastest, quick), "--budget": (cheapest, run)}
+    assert set(found) == {flag for flag, (words, _) in flags.items() if words is not None}
+    for flag, each in found.items():
+        words, best = flags[flag]
+        says = {"usd": format_usd(best.usd), "time": format_time(best.hours * 3600)}
+        least = {"--deadline": "a deadline of {time}, the fastest there is"}
+        text = least.get(flag, "a budget of {usd}, the cheapest there is") + words
+        assert each.change == text.format(**says)
+        assert (each.days, each.usd, each.devices) == (best.hours / 24, best.usd, best.devices)
 
 
 # Runs of 48 hours and $900 that were chosen; a faster, a cheaper, and a worse one.
