@@ -294,14 +294,19 @@ def test_infeasible_names_stage_term_and_what_would_fit():
         Neighbor("zero", (free, "same"), "zero 1", "--zero {plan.zero_stage}"),
         Neighbor("memory", (space, "other"), "more memory", "--on other"),
         Neighbor("nothing", (space, "same"), "nothing"),
+        Neighbor("forbidden", (space, "none"), "a cluster that the model cannot have"),
     ]
     capacities = {"same": 2.5, "other": 8.0}
+
+    def changed(axes, on):
+        return setting(axes, capacity_gib=capacities[on]) if on in capacities else None
+
     answer = search_setting(
         start,
         space,
         options=SearchOptions(clock=still),
         candidates=tried,
-        change=lambda changed, on: setting(changed, capacity_gib=capacities[on]),
+        change=changed,
     )
     assert answer.status == "infeasible"
     assert answer.plan is None
