@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -66,7 +67,7 @@ def cells_of(model, cluster, batch, space=ALL):
     return [cell for cell in cells if cell.micro_batch <= 4]
 
 
-def as_cpus(cluster):
+def as_cpus(cluster, slowest=1.08):
     """The cluster with devices that are priced as CPUs: no prefetch, an optimizer per tensor, the
     slowest 8 % slower than their mean, 2 and 3 ms around the actions of a pipeline; in steps
     without one, more the longer they are."""
@@ -86,7 +87,7 @@ def as_cpus(cluster):
         meeting_s=1e-3,
     )
     measured = Measurements(
-        source="by hand", date="2026-11-23", slowest=1.08, action=around, step=whole
+        source="by hand", date="2026-11-23", slowest=slowest, action=around, step=whole
     )
     cpu = {"type": "cpu", "name": "as-cpu", "measurements": measured}
     groups = tuple(replace(group, device=replace(group.device, **cpu)) for group in cluster.groups)
@@ -132,6 +133,18 @@ def random_plans(draw):
         starts = (0, *(int(x) for x in sorted(cuts)))
     chosen = tuple(int(x) for x in rng.integers(0, len(costs.model.strategies), n))
     return costs, cell, Partition(starts=starts, strategies=chosen, step_time_s=0.0)
+
+
+def test_a_pipeline_s_ranks_are_all_as_slow_as_the_slowest():
+    slow, even = (
+        costs_of(MODELS["plain"], as_cpus(get_cluster("2xh100-sxm"), slowest), 16).times
+        for slowest in (1.08, 1.0)
+    )
+    cells = cells_of(MODELS["plain"], CLUSTERS["cpus"], 16, Axes(pp=(2,), micro_batch=(1,)))
+    for cell, rank in itertools.product(cells[:3], range(2)):
+        assert slow.seconds(cell, rank) == pytest.approx(1.08 * even.seconds(cell, rank))
+        pairs = zip(slow.overhead_s(cell, rank), even.overhead_s(cell, rank), strict=True)
+        assert all(one == pytest.approx(1.08 * other) for one, other in pairs)
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)
