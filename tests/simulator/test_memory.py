@@ -264,6 +264,13 @@ def test_stage_bytes_by_hand():
     assert (stage.received_bytes, stage.sent_bytes) == (2 * MIB, 2 * MIB)
     assert stage.backward_peak_bytes >= stage.kept_bytes + 4 * MIB
     assert stage.forward_peak_bytes >= (2 + 10 + 2 + 12) * MIB
+    # One layer that works on 9 MiB in its forward, and on 7 MiB in its backward.
+    one = replace(cost, forward_transient_bytes=9 * MIB, backward_transient_bytes=7 * MIB)
+    alone = stage_bytes([one], received=2 * MIB, sent=3 * MIB)
+    assert alone.kept_bytes == (2 + 10 + 3) * MIB
+    assert alone.forward_peak_bytes == (2 + 10 + 9) * MIB
+    assert alone.backward_peak_bytes == (2 + 10 + 3 + 7) * MIB
+    assert alone.first_transient_bytes == (2 + 10 + 7) * MIB
 
 
 def test_an_input_that_no_backward_needs_goes_after_the_forward():
