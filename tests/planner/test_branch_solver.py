@@ -76,6 +76,9 @@ def test_ideals_and_orders_of_two_towers():
     chain = lattice_of_flows(4, [(0, 1), (1, 2), (2, 3), (0, 3)], 100)
     assert chain.is_chain
     assert len(chain.pairs[0]) == 4 * 5 // 2
+    for each in (lattice, chain):
+        for smaller, larger in zip(*each.pairs, strict=True):
+            assert each.first_blocks[smaller, larger] == each.blocks(smaller, larger)[0]
 
 
 def test_blocks_that_could_change_places_keep_their_order():

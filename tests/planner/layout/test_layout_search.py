@@ -12,6 +12,7 @@ from planner.layout.layout_plan import plan_layout
 from planner.layout.layout_question import LayoutSolver, context_of
 from planner.layout.memory_floor import MemoryFloors, MemoryLimit
 from planner.layout.prices import legal_layouts
+from planner.space import meshes_of
 from profiles.document import encode
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_device
@@ -287,6 +288,20 @@ def test_what_is_proved_at_any_time_is_below_the_best(nodes, seconds):
     assert not early.complete
     assert 0.5 * best.values[0] < early.bound_s < best.values[0] == best.bound_s
     assert all(value >= best.values[0] for value in early.values)
+
+
+def test_meshes_that_are_not_opened_count_by_their_kinds():
+    """All of them where any layout is too slow: per mesh two ZeRO stages and every recompute
+    kind."""
+    asked = question()
+    _, context = context_of(asked)
+    none = LayoutSolver(clock=lambda: 0.0).search(asked, below=1e-12)
+    each = len(context.rules.zero_stages) * len(context.rules.recompute)
+    count = each * len(meshes_of(asked.space, context))
+    assert each == 2 * len(context.rules.recompute) > 2
+    assert (none.considered, none.pruned, none.refined, none.layouts) == (count, count, 0, ())
+    found = LayoutSolver(clock=lambda: 0.0).search(asked)
+    assert found.considered == found.pruned + found.too_big + found.refined > len(found.layouts)
 
 
 def test_every_framework_has_rules_that_its_memory_files_cover():
