@@ -12,9 +12,12 @@ from profiles.hardware.probe.measured_blocks import with_blocks
 from profiles.model.graph import Block, MatmulShape, Op, OpKind, Parameter, Phase, TensorSpec
 from simulator.memory.blocks import stage_bytes
 from simulator.traced.block_cost import price_block
+from simulator.traced.predict import predict
 from simulator.traced.weight_gradients import weight_gradient_ops, weight_gradient_s
+from simulator.training_run.framework.framework import load_stack
 from simulator.values.plan import Recompute
-from tests.simulator.hand_made import cluster, device
+from tests.planner.hand_made_model import HandMadeModel
+from tests.simulator.hand_made import cluster, device, plan
 
 
 def product(module, rows, columns, inner, phase):
@@ -156,6 +159,33 @@ def test_half_of_a_convolution_s_backward_is_w_and_all_of_the_first_one_s():
         if graph.kinds[ref.kind].backward_ops[index].kind is OpKind.CONV
     ]
     assert parts == [1.0, 0.5, 0.5, 0.5]
+
+
+class LinearModel(HandMadeModel):
+    """Four blocks that are a linear layer each."""
+
+    def at(self, micro_batch, tp=1):
+        graph, one = super().at(micro_batch, tp), linear(4096, 1024, 1024)
+        ops = {"forward_ops": one.forward_ops, "backward_ops": one.backward_ops}
+        kinds = [replace(block, parameters=one.parameters, **ops) for block in graph.kinds]
+        return replace(graph, kinds=tuple(kinds))
+
+
+def test_a_split_backward_fills_a_pipeline_s_wait():
+    """1f1b takes nine times a micro-batch's forward and backward for eight of them on two ranks;
+    with W in the gaps between eight and nine times."""
+    model, machine = LinearModel(2), cluster(1, 2)
+    whole, split = (
+        predict(
+            plan(pp=2, num_blocks=4, num_microbatches=8, schedule=schedule),
+            model,
+            machine,
+            stack=load_stack(),
+        ).step_time_s
+        for schedule in ("1f1b", "zb-h1")
+    )
+    for end in ("low", "value", "high"):
+        assert 8 / 9 < getattr(split, end) / getattr(whole, end) < 0.95
 
 
 def test_a_measured_share_goes_before_the_ops():
