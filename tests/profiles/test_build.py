@@ -337,7 +337,7 @@ def test_complex_weights_stay_complex(monkeypatch: pytest.MonkeyPatch) -> None:
             packed,
             "a packed sequence is as long as its lengths say: give",
         ),
-        (graph_of_edges, "the batch.* give graphs of one size as"),
+        (graph_of_edges, "the batch.* give graphs of equal size as"),
     ],
 )
 def test_modules_that_cannot_be_traced_say_what_to_do(

@@ -171,7 +171,7 @@ class Transformer:
     unfused_gelu: bool = False
     gated_attention: bool = False
     whole_vocabulary: bool = False
-    whole_tokens: bool = False
+    whole_tokens: bool = field(default=False, compare=False)
     query_key_norms: bool = False
     special_parts: str = field(default="", compare=False)
 
