@@ -150,7 +150,11 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
     are not its layers, or if tensor parallelism would not split all of a layer.
     """
     from planner.layout.plan_of_layout import first_layer
-    from profiles.model.figures.described_model import describe_model, why_not_split
+    from profiles.model.figures.described_model import (
+        describe_model,
+        shares_tokens,
+        why_not_split,
+    )
     from shardwright.requests.local_paths import trace_cache
 
     import_from_here(model)
@@ -183,6 +187,8 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
         raise InputError(uncounted_words(model, figures))
     if runs_here and found.entries and (why := why_not_split(spec, found.entries)):
         raise InputError(f"{model}: {why}, and layouts split all of a layer")
+    if runs_here and found.entries:
+        figures = replace(figures, whole_tokens=not shares_tokens(spec, length))
     if runs_here and figures.predicted_ahead:
         figures = replace(figures, predicted_ahead=0)
         notes = (*notes, "our executor trains no layers that predict further tokens")

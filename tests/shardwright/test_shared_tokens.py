@@ -15,9 +15,11 @@ from profiles.errors import InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from profiles.model.building.tensor_parallel_rules import has_shared_tokens
 from shardwright.requests import python_plan
+from shardwright.requests.named_model import described_of
 from shardwright.requests.plan_route import runnable_answer
 from simulator.values.plan_file import PlanFile, read_plan_file
 from simulator.values.workload import Workload
+from tests.shardwright import own_transformers
 from tests.shardwright.test_cli import shardwright
 
 WIDTH = 16
@@ -148,3 +150,10 @@ def test_alternatives_with_and_without_shared_tokens_run_by_their_own_rules() ->
     assert alone.alternatives == tuple(
         each for each in made.alternatives if each.plan.sequence_parallel == shares
     )
+
+
+@pytest.mark.parametrize(("module", "whole"), [("like_gpt2", False), ("written", True)])
+def test_layouts_of_a_module_share_tokens_only_if_its_blocks_can(module: str, whole: bool) -> None:
+    """The mask of `written` is as long as the tokens that its layers get."""
+    model = f"{own_transformers.__name__}:{module}"
+    assert described_of(model, None, runs_here=True).figures.whole_tokens is whole

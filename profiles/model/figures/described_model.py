@@ -26,7 +26,7 @@ from profiles.model.graph import ModelGraph
 from profiles.model.loaders import OWN_LOSS, ModelSpec, need_to_build, position_count, resolve_model
 from profiles.model.tracing.traced import kept
 
-FIGURES_SCHEMA = "shardwright/figures@3"
+FIGURES_SCHEMA = "shardwright/figures@2"
 # Samples of a trace; torch takes shortcuts for one.
 _SAMPLES = 2
 # Default tokens per sample of a configuration's trace. The figures do not depend on it, except that
@@ -89,11 +89,7 @@ def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputErr
     try:
         found = figures_of_trace(_traced(spec, length))
         whole = bool(spec.factory) and not splits_vocabulary(spec)
-        alone = not found.figures.uncounted and not shares_tokens(spec, length)
-        return replace(
-            found,
-            figures=replace(found.figures, whole_vocabulary=whole, whole_tokens=alone),
-        )
+        return replace(found, figures=replace(found.figures, whole_vocabulary=whole))
     except (InputError, TraceError) as error:
         kind = TraceError if isinstance(error, TraceError) else InputError
         return kind, str(error)
