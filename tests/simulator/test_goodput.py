@@ -403,6 +403,9 @@ def test_a_users_own_figures(tmp_path):
         read_reliability(file)
     with pytest.raises(InputError, match="add up to"):
         ReliabilityInputs(failure_shares={"device": 0.5})
+    for shares in ({"devices": 1.0}, {"device": 1.5, "host": -0.5}):
+        with pytest.raises(InputError, match="use shares from 0 to 1 of device, network, software"):
+            ReliabilityInputs(failure_shares=shares)
     halves = {"device": 0.5, "software": 0.5}
     often = ReliabilityInputs(
         device_hours_per_failure=1e3, failure_shares=halves, repair_s=3600.0, node_devices=8
