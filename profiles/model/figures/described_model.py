@@ -117,8 +117,8 @@ def splits_vocabulary(spec: ModelSpec) -> bool:
 
 
 def shares_tokens(spec: ModelSpec, length: int) -> bool:
-    """Whether tensor-parallel ranks can share a model's tokens between its layers. All
-    configurations in `CONFIG_KINDS` can."""
+    """Whether tensor-parallel ranks can share a model's tokens between its layers. All models of
+    the configurations in `CONFIG_KINDS` can, if tensor parallelism can split their attention."""
     from profiles.model.tracing.trace import executor_facts
 
     facts = executor_facts(spec, sequence_length=length, sequence_parallel=True)

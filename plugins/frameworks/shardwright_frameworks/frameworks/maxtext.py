@@ -59,8 +59,12 @@ _SCALED = {
 _AXES = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "sequence": "cp"}
 _OF_DP = {"dp", "ep"}
 _AXIS = re.compile(rf"(?:ici|dcn)_(fsdp|fsdp_transpose|data|{'|'.join(_AXES)})_parallelism")
-_WORDS = {"remat_policy": "recompute", "quantization": "precision", "dtype": "precision",
-          "model_name": "model.name"}  # fmt: skip
+_WORDS = {
+    "remat_policy": "recompute",
+    "quantization": "precision",
+    "dtype": "precision",
+    "model_name": "model.name",
+}
 _MARKS = frozenset(
     {"per_device_batch_size", "max_target_length", "ici_fsdp_parallelism", "remat_policy",
      "dcn_data_parallelism", "base_emb_dim", "run_name", "ici_tensor_parallelism", "model_name",
