@@ -99,10 +99,9 @@ def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputErr
 def why_not_split(spec: ModelSpec, entries: tuple[str, ...]) -> str:
     """Why tensor parallelism does not split the layers of a model that is no configuration in
     `CONFIG_KINDS`, as layouts assume; "" if it does. `entries` of its blocks."""
-    from profiles.model.building.build import build_model
-    from profiles.model.tracing.trace import executor_facts
+    from profiles.model.tracing.trace import executor_build, executor_facts
 
-    module = build_model(spec, micro_batch=_SAMPLES, sequence_length=1).module
+    module = executor_build(spec, sequence_length=1).module
     weights = {name: p.numel() for name, p in module.named_parameters() if p.dim() > 1}
     whole = left_whole(weights, executor_facts(spec, sequence_length=1).rules, entries)
     return f"tensor parallelism leaves {whole} whole" if whole else ""
@@ -110,10 +109,10 @@ def why_not_split(spec: ModelSpec, entries: tuple[str, ...]) -> str:
 
 def splits_vocabulary(spec: ModelSpec) -> bool:
     """Whether tensor parallelism may split embedding and head of a factory's model."""
-    from profiles.model.building.build import build_model
+    from profiles.model.tracing.trace import executor_build
     from profiles.model.tracing.trace_vocabulary import vocabulary_rules
 
-    return bool(vocabulary_rules(build_model(spec, micro_batch=_SAMPLES, sequence_length=1)))
+    return bool(vocabulary_rules(executor_build(spec, sequence_length=1)))
 
 
 def shares_tokens(spec: ModelSpec, length: int) -> bool:

@@ -340,32 +340,35 @@ class ExecutorFacts:
 def executor_facts(
     spec: ModelSpec, *, sequence_length: int, sequence_parallel: bool = False
 ) -> ExecutorFacts:
-    """The facts of an fp32 build, with enough samples that torch takes no shortcuts. The last ones
-    are cached, except for a factory of another function, such as one loaded again."""
-    if spec.factory:
-        return _facts(spec, 1, sequence_parallel, imported(spec.factory))
-    return _facts(spec, sequence_length, sequence_parallel, None)
+    """The facts of `executor_build`. The last ones are cached, like the last builds."""
+    return _facts(*_build_key(spec, sequence_length), sequence_parallel)
+
+
+def executor_build(spec: ModelSpec, *, sequence_length: int) -> BuiltModel:
+    """An fp32 build, with enough samples that torch takes no shortcuts, not to be changed. The last
+    ones are cached, except for a factory of another function, such as one loaded again."""
+    return _build(*_build_key(spec, sequence_length))
+
+
+def _build_key(spec: ModelSpec, sequence_length: int) -> tuple[ModelSpec, int, object]:
+    return (spec, 1, imported(spec.factory)) if spec.factory else (spec, sequence_length, None)
+
+
+@lru_cache(maxsize=4)
+def _build(spec: ModelSpec, sequence_length: int, factory: object) -> BuiltModel:
+    return build_model(spec, micro_batch=_SAMPLES, sequence_length=sequence_length)
 
 
 @lru_cache(maxsize=4)
 @_no_garbage_collection()
 def _facts(
-    spec: ModelSpec, sequence_length: int, sequence_parallel: bool, factory: object
+    spec: ModelSpec, sequence_length: int, factory: object, sequence_parallel: bool
 ) -> ExecutorFacts:
+    built = _build(spec, sequence_length, factory)
     if sequence_parallel:
-        built, whole = _whole(spec, sequence_length, factory)
+        whole = _facts(spec, sequence_length, factory, False)
         return replace(whole, tokens=shared_tokens(built, whole.derived))
-    return _whole(spec, sequence_length, factory)[1]
-
-
-@lru_cache(maxsize=4)
-def _whole(
-    spec: ModelSpec, sequence_length: int, factory: object
-) -> tuple[BuiltModel, ExecutorFacts]:
-    """The model, and its facts without shared tokens."""
-    built = build_model(spec, micro_batch=_SAMPLES, sequence_length=sequence_length)
-    tied = tied_parameters(built.module)
-    return built, ExecutorFacts(spec, derive_rules(built), tied, SharedTokens())
+    return ExecutorFacts(spec, derive_rules(built), tied_parameters(built.module), SharedTokens())
 
 
 def tied_parameters(module: nn.Module) -> tuple[tuple[str, ...], ...]:

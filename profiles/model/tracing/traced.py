@@ -184,13 +184,11 @@ def trace_model(
         graphs: tuple[ModelGraph, ...] = ()
         why = ""
         if tp == 1:
-            first = trace_at(_BATCHES[0], 1)
-            second = trace_at(_BATCHES[1], 1, first)
-            if interpolate((first, second), max(_BATCHES) + 1) is None:
-                second = trace_at(_BATCHES[1], 1)  # skips the same blocks as the first
-            graphs = (first, second)
             alone = facts().why_not(1)
-            graphs = tuple(replace(graph, why_not_tensor_parallel=alone) for graph in graphs)
+            graphs = tuple(
+                replace(graph, why_not_tensor_parallel=alone)
+                for graph in _unsplit_graphs(spec, sequence_length, dtype, target, _code(spec))
+            )
             why = facts().tokens.why_not
         elif not (why := facts().why_not(tp)):
             try:
@@ -219,6 +217,31 @@ def trace_model(
                 if made.graphs:
                     files[tp] = made
     return TracedModel(files, trace_at, target, spec, refused, sequence_parallel=sequence_parallel)
+
+
+@functools.lru_cache(maxsize=4)
+def _unsplit_graphs(
+    spec: ModelSpec, sequence_length: int, dtype: str, target: str, code: object
+) -> tuple[ModelGraph, ModelGraph]:
+    """The graphs of `_BATCHES` samples on one rank, which do not depend on how ranks share a layer:
+    traced once for plans with and without sequence parallelism."""
+    from profiles.model.tracing.trace import trace_graph
+
+    trace = functools.partial(
+        trace_graph, spec, sequence_length=sequence_length, dtype=dtype, target=target
+    )
+    first = trace(micro_batch=_BATCHES[0])
+    second = trace(micro_batch=_BATCHES[1], like=first)
+    if interpolate((first, second), max(_BATCHES) + 1) is None:
+        second = trace(micro_batch=_BATCHES[1])  # skips the same blocks as the first
+    return first, second
+
+
+def _code(spec: ModelSpec) -> object:
+    """The function of a factory, another one if its module was loaded again."""
+    from profiles.model.building.build import imported
+
+    return imported(spec.factory) if spec.factory else None
 
 
 def kept(
