@@ -31,17 +31,14 @@ def _value_size(model: Transformer) -> int:
 
 
 def _queries(model: Transformer) -> float:
-    """Number of query heads, including the heads of a gated attention's gate."""
-    return _heads(model, model.num_heads * (2 if model.gated_attention else 1))
-
-
-def _heads(model: Transformer, count: int) -> float:
-    return model.attention_share * count
+    """Number of query heads of the average layer, including those of a gated attention's gate."""
+    return model.attention_share * model.num_heads * (2 if model.gated_attention else 1)
 
 
 def _keys(model: Transformer) -> float:
-    """Number of key (or value) heads."""
-    return _heads(model, model.num_kv_heads if model.latent is None else model.num_heads)
+    """Number of key (or value) heads of the average layer."""
+    latent = model.latent is not None
+    return model.attention_share * (model.num_heads if latent else model.num_kv_heads)
 
 
 def _routed(run: TrainingRun) -> float:
@@ -53,14 +50,14 @@ TOKEN_WIDTHS: dict[str, Width] = {
     "query": lambda run, _: _queries(run.model) * _query_size(run.model),
     "key": lambda run, _: _keys(run.model) * _query_size(run.model),
     "value": lambda run, _: _keys(run.model) * _value_size(run.model),
-    "core": lambda run, _: _heads(run.model, run.model.num_heads) * _value_size(run.model),
-    "heads": lambda run, _: _heads(run.model, run.model.num_heads),
-    "scores": lambda run, _: _heads(run.model, run.model.num_heads) * run.seq_len,
+    "core": lambda run, _: run.model.attention_share * _core(run.model),
+    "heads": lambda run, _: run.model.attention_share * run.model.num_heads,
+    "scores": lambda run, _: run.model.attention_share * run.model.num_heads * run.seq_len,
     "query_latent": lambda run, _: (
-        _heads(run.model, run.model.latent.query_rank) if run.model.latent else 0
+        run.model.attention_share * run.model.latent.query_rank if run.model.latent else 0
     ),
     "key_value_latent": lambda run, _: (
-        _heads(run.model, run.model.latent.key_value_rank) if run.model.latent else 0
+        run.model.attention_share * run.model.latent.key_value_rank if run.model.latent else 0
     ),
     "ffn": lambda run, _: run.model.dense_density * run.model.ffn_size,
     "routed": lambda run, _: _routed(run) * run.model.expert_width,
@@ -87,8 +84,10 @@ are dropped: Megatron-Core, transformer/moe/token_dispatcher.py.)"""
 WEIGHT_WIDTHS: dict[str, Width] = {
     "bytes": lambda run, _: 1,
     "head_weight": lambda run, vocabulary: vocabulary * run.model.hidden_size,
-    "attention_in_weights": lambda run, _: run.model.attention_parameters - _core(run.model),
-    "attention_out_weight": lambda run, _: _core(run.model),
+    "attention_in_weights": lambda run, _: (
+        run.model.attention_parameters - _core(run.model) * run.model.hidden_size
+    ),
+    "attention_out_weight": lambda run, _: _core(run.model) * run.model.hidden_size,
     "mlp_weights": lambda run, _: run.model.dense_parameters,
     "expert_weights": lambda run, _: run.model.expert_parameters,
     "all_expert_weights": lambda run, _: run.model.num_experts * run.model.expert_parameters,
@@ -101,7 +100,8 @@ WIDTHS = (*TOKEN_WIDTHS, *WEIGHT_WIDTHS, "parameters")
 
 
 def _core(model: Transformer) -> int:
-    return model.num_heads * _value_size(model) * model.hidden_size
+    """Elements per token of an attention's output."""
+    return model.num_heads * _value_size(model)
 
 
 CHECKPOINT = "checkpoint"
