@@ -52,7 +52,7 @@ class StageTable:
 
 
 def labels_of(problem: PartitionProblem) -> list[StageLabels]:
-    """The stage labels of each of the problem's costs; independent of the capacities."""
+    """Stage labels for each of the problem's costs. They do not depend on memory capacities."""
     return [StageLabels(problem.kinds, costs) for costs in problem.costs]
 
 

@@ -196,7 +196,10 @@ class _Chain:
                     f"its layers differ: some have {_words(group[0])}, others {_words(odd)}"
                 )
         if sparse and layers[: len(dense)] != dense:
-            raise InputError("layers with experts alternate with layers without")
+            raise InputError(
+                "layers with experts alternate with layers without; layouts have all of the latter "
+                "first"
+            )
         usual = layers[-1]
         if dense and sparse and dense[0].attention != usual.attention:
             raise InputError("attention of layers with experts differs from that of other layers")

@@ -166,7 +166,7 @@ def _placed(
 ) -> Label | None:
     """The label in the first free place: right, left, above, below; None if there is no room.
 
-    The size is that of the larger letters on narrow pages.
+    The label's box has the size of the text on narrow pages, whose letters are larger.
     """
     wide, high = 9.5 * len(one.label), 18.0
     spots = (

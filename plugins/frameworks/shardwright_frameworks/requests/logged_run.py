@@ -91,9 +91,9 @@ def _need_steady(log: Path, told: TrainingLog) -> None:
     low, high = told.spread.p10_s, told.spread.p90_s
     if low is not None and high is not None and high > _WIDEST * low:
         raise DocumentError(
-            f"--from {log}: steps take {format_time(low)} to {format_time(high)} (eight of ten), "
-            f"{format_percent(high / low - 1.0)} apart; a calibration needs a steady step time, so "
-            "find the cause first"
+            f"--from {log}: 80 % of its steps take {format_time(low)} to {format_time(high)}, "
+            f"which differ by {format_percent(high / low - 1.0)}; a calibration needs a steady "
+            "step time, so find the cause first"
         )
 
 

@@ -144,7 +144,7 @@ def planned() -> Trainer.Config:
 
 
 def config_file(planned: PlannedRun, tables: Mapping[str, Any]) -> str:
-    """`planned_config.py`, of the same values as the tables of 0.2's TOML."""
+    """The text of `planned_config.py`, with the values of `tables`, the TOML of torchtitan 0.2."""
     model, compiled = planned.run.model, tables["compile"]["enable"]
     training = dict(tables["training"])
     parallelism = dict(tables["parallelism"])
