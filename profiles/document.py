@@ -22,7 +22,7 @@ import tempfile
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,8 +30,6 @@ from profiles.errors import DocumentError, InputError, ShardwrightError, Unknown
 from profiles.text_file import read_text
 
 T = TypeVar("T")
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-"""Converts the content of a file of an earlier version to the current one."""
 
 _FLATTENED = "flattened"
 
@@ -56,22 +54,16 @@ def flattened(*names: str, optional: Sequence[str] = (), **renamed: str) -> dict
     return {_FLATTENED: _Flattened(attributes, frozenset(optional))}
 
 
-def read_document(
-    path: str | Path, cls: type[T], *, schema: str, earlier: Mapping[str, Migration] | None = None
-) -> T:
+def read_document(path: str | Path, cls: type[T], *, schema: str) -> T:
     """The value of type `cls` in the TOML or JSON file at `path`.
 
-    schema   required value of the file's `schema` key, `name@version`
-    earlier  conversions of earlier versions, by their tags
+    schema  required value of the file's `schema` key, `name@version`
 
     Raises DocumentError for a missing, truncated or different file, and for invalid entries.
     """
     data = read_mapping(path)
     tag = data.pop("schema", None)
-    if isinstance(tag, str) and tag in (earlier or {}):
-        assert earlier is not None
-        data = earlier[tag](data)
-    elif tag != schema:
+    if tag != schema:
         want, _, version = schema.partition("@")
         if schema_name(tag) == want:
             raise DocumentError(

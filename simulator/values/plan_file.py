@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from profiles.document import (
-    Migration,
     content_hash,
     encode,
     read_document,
@@ -60,7 +59,7 @@ def plan_decision(plan: Plan) -> dict[str, str]:
 def check_decision(where: str, decided: object, now: Mapping[str, str]) -> None:
     """Raises DocumentError with the file and the changed key.
 
-    decided  the decision recorded in the file; earlier releases recorded none
+    decided  the decision recorded in the file
     """
     if not isinstance(decided, Mapping):
         return
@@ -256,50 +255,6 @@ class PlanFile:
         return self.with_prediction(self.prediction.with_dollars(usd, price))
 
 
-def _of_first_version(data: dict[str, Any]) -> dict[str, Any]:
-    """Upgrades plan@1, where a layout's peak and its parts were the required memory.
-
-    The file does not give the allocated memory, so the peak stays as an upper bound.
-    """
-    prediction = data.get("prediction")
-    if data.get("solver") == "layouts" and isinstance(prediction, dict):
-        for rank in prediction.get("ranks", ()):
-            parts = (rank.get(f"{name}_bytes", 0.0) for name in _FIRST_PARTS)
-            rank["required_bytes"] = sum(parts)
-    return data
-
-
-_FIRST_PARTS = (
-    *("parameters", "gradients", "optimizer"),
-    *("activations", "transient", "communication"),
-)
-
-
-def _of_mixed_plan(data: dict[str, Any]) -> dict[str, Any]:
-    """Upgrades mixed-plan@1, a separate schema for unequal replicas. Its prediction has no
-    components and is discarded."""
-    names = ("model", "cluster", "chosen", "compared", "left_out", "prices_usd_per_hour")
-    counts = ("keys", "keys_solved")
-    comparison = {name: data.pop(name) for name in (*names, *counts) if name in data}
-    ordinary = data.pop("ordinary", {})
-    data.pop("prediction", None)
-    plan = data.get("plan")
-    if isinstance(plan, dict):
-        pipelines = plan.get("pipelines", ())
-        most = max((len(each.get("stages", ())) for each in pipelines), default=1)
-        plan |= {"pp": most, "dp": len(pipelines), "schedule": "1f1b", "stages": []}
-    if "infeasibility" in ordinary:
-        data["infeasibility"] = ordinary["infeasibility"]
-    return {**data, "comparison": comparison, "cells_considered": comparison.get("keys", 0)}
-
-
-EARLIER_PLANS: Mapping[str, Migration] = {
-    "shardwright/plan@1": _of_first_version,
-    "shardwright/mixed-plan@1": _of_mixed_plan,
-}
-"""Migrations from earlier schemas of plan files."""
-
-
 def read_plan_file(path: str | Path) -> PlanFile:
     """The plan file at `path`.
 
@@ -307,7 +262,7 @@ def read_plan_file(path: str | Path) -> PlanFile:
     """
     data = read_mapping(path)
     provenance = data.get("provenance")
-    answer = read_document(path, PlanFile, schema=PLAN_SCHEMA, earlier=EARLIER_PLANS)
+    answer = read_document(path, PlanFile, schema=PLAN_SCHEMA)
     if answer.plan is not None:
         decided = provenance.get("decided") if isinstance(provenance, Mapping) else None
         check_decision(str(path), decided, plan_decision(answer.plan))

@@ -182,11 +182,11 @@ def test_bad_input_is_exit_code_2_with_the_fix(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"schema": "shardwright/plan@1", "stat', "not valid JSON, or cut short"),
+        ('{"schema": "shardwright/plan@2", "stat', "not valid JSON, or cut short"),
         ('{"schema": "shardwright/plan@9"}', "is not supported"),
         ('{"schema": "shardwright/run@1"}', "is not a shardwright/plan@2 file"),
         (
-            '{"schema": "shardwright/plan@1", "statsu": "x"}',
+            '{"schema": "shardwright/plan@2", "statsu": "x"}',
             "unknown key 'statsu'",
         ),
     ],

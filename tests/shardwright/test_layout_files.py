@@ -11,7 +11,6 @@ import shardwright as public
 from planner.axes import Axes
 from planner.layout.layout_answer import LayoutFile
 from profiles.errors import DocumentError, InputError
-from shardwright.analysis.answer_json import layout_prediction_json
 from shardwright.requests.opened_plan import open_plan, write_layout
 from simulator.training_run.explain.explain_run import explain_run
 from simulator.values.workload import Workload
@@ -100,27 +99,3 @@ def test_the_release_is_told() -> None:
     done = shardwright("--version")
     assert done.returncode == 0
     assert done.stdout == f"shardwright {public.__version__}\n"
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_layout_of_an_earlier_release_is_read(
-    files: dict[str, Path], tmp_path: Path, version: int
-) -> None:
-    data = json.loads(files["megatron-core"].read_text())
-    data["schema"] = f"shardwright/layout@{version}"
-    now = public.load_plan(files["megatron-core"])
-    assert isinstance(now, LayoutFile)
-    assert now.chosen is not None
-    choices = (now.chosen, *now.alternatives)
-    for choice, value in zip((data["chosen"], *data["alternatives"]), choices, strict=True):
-        # Predictions had the long run's figures and parts by other names.
-        found = choice["prediction"] = layout_prediction_json(value)
-        del choice["reliability"], choice["region"]
-        if version == 1:
-            choice["run"]["memory_stack"] = ""
-            # The peak was what must fit.
-            del found["reserved_memory_bytes"]
-            found["peak_memory_bytes"] = found.pop("required_memory_bytes")
-    path = tmp_path / "earlier.json"
-    path.write_text(json.dumps(data))
-    assert public.load_plan(path) == now

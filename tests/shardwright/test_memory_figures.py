@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
-from profiles.document import write_document
 from shardwright.analysis.comparison import compare_run
 from shardwright.reports.terminal import memory_words
-from simulator.values.plan_file import PlanFile, read_plan_file
+from simulator.values.plan_file import PlanFile
 from tests.shardwright.hand_made import answer, prediction, run_of
 
 GIB = 2.0**30
@@ -45,17 +42,3 @@ def test_both_figures_are_printed_where_both_are_known():
         == "peak 58.1 GiB, needs 62.5 GiB of 77.4 GiB"
     )
     assert memory_words(58.1 * GIB, None, 77.4 * GIB) == "peak 58.1 GiB of 77.4 GiB"
-
-
-def test_the_peak_of_a_layout_in_the_first_version_of_plan_files_is_what_must_fit(tmp_path: Path):
-    path = tmp_path / "plan.json"
-    write_document(path, replace(answer(), solver="layouts"), schema="shardwright/plan@1")
-    read = read_plan_file(path).prediction
-    assert read is not None
-    assert [rank.required_bytes for rank in read.ranks] == [500.0, 500.0]
-    # A plan of blocks counted what is allocated.
-    data = json.loads(path.read_text()) | {"solver": "dp"}
-    path.write_text(json.dumps(data))
-    read = read_plan_file(path).prediction
-    assert read is not None
-    assert read.required_memory_bytes is None

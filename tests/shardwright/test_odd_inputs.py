@@ -82,7 +82,7 @@ def test_a_sweeps_folder_that_cannot_be_is_said_before_the_work(tmp_path: Path) 
 def test_a_layout_cut_short_names_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "layout.json"
     path.write_text(
-        to_json({"schema": "shardwright/layout@1", "model": "gpt2", "stack": "nanotron"})
+        to_json({"schema": "shardwright/layout@3", "model": "gpt2", "stack": "nanotron"})
     )
     with pytest.raises(DocumentError, match=r"layout\.json: the key '\w+' is missing"):
         load_plan(path)

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from profiles.document import encode
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from shardwright.requests.opened_plan import open_plan
@@ -15,7 +14,7 @@ from simulator.traced.priced_replica import exchange
 from simulator.training_run.framework.framework import load_stack
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Pipeline, Plan, Recompute, Stage
-from simulator.values.plan_file import read_plan_file, write_plan_file
+from simulator.values.plan_file import PlanFile, read_plan_file, write_plan_file
 from simulator.values.plan_title import plan_title
 from simulator.values.prediction import Prediction
 from simulator.values.workload import Workload
@@ -238,36 +237,16 @@ def test_unlike_cuts_exchange_by_part():
     assert exchange([[4.0, 3.0], [6.0]], [[0, 2], [0]], [1.0] * 3) == [[9.0, 7.0], [9.0]]
 
 
-def test_files_of_the_earlier_schema_are_read(tmp_path):
+def test_plans_with_unlike_replicas_are_read_and_not_opened(tmp_path):
     unlike = mixed(
         [(8, [("hand-gpu", (0,), 0, 8)]), (2, [("hand-slow", (2,), 0, 8)])], unused=(1, 3)
     )
-    plan_keys = encode(unlike)
-    for key in ("pp", "dp", "vpp", "schedule", "stages", "seed", "solver_workers"):
-        plan_keys.pop(key)
-    earlier = {
-        "schema": "shardwright/mixed-plan@1",
-        "status": "feasible",
-        "model": "hand-made",
-        "cluster": "hand",
-        "chosen": "replicas that differ",
-        "step_time_s": 2.0,
-        "search_time_s": 1.0,
-        "keys": 4,
-        "keys_solved": 1,
-        "plan": plan_keys,
-        "prediction": {"pipeline_s": 1.9, "exchange_s": 0.1},
-        "compared": [{"title": "replicas that differ", "plan": "x", "num_devices": 2}],
-    }
+    answer = PlanFile(status="feasible", search_time_s=1.0, cells_considered=4, plan=unlike)
     path = tmp_path / "plan.json"
-    path.write_text(json.dumps(earlier))
-    answer = read_plan_file(path)
-    assert answer.plan == unlike
-    assert answer.comparison.keys == answer.cells_considered == 4
-    with pytest.raises(DocumentError, match="unequal replicas on mixed devices; `run`"):
-        open_plan(path)
     write_plan_file(path, answer, provenance={})
     assert read_plan_file(path) == answer
+    with pytest.raises(DocumentError, match="unequal replicas on mixed devices; `run`"):
+        open_plan(path)
     edited = json.loads(path.read_text())
     edited["plan"]["pipelines"][0]["stages"][0]["devices"] = [3]
     edited["plan"]["unused"] = [0, 1]
