@@ -44,7 +44,6 @@ from simulator.values.plan import Plan
 from simulator.values.plan_file import Alternative, PlanFile, Relaxation
 from simulator.values.runnable import free_schedules, why_not_runnable
 
-CERTIFICATE_EFFORT = 1.0  # deterministic seconds of the integer program with `auto`
 RUNNERS_UP = 3
 TRIED_RUNNERS_UP = 9  # cells solved for runners-up, at most
 
@@ -61,8 +60,7 @@ class Setting:
 class SearchOptions:
     """Options of a search.
 
-    solver        `dp`, `ilp`, or `auto`: the dynamic program, and the integer program as
-                  certificate of the best cell if it is small
+    solver        `dp` or `auto`: the dynamic program; `ilp`: the integer program
     progress      called with bound, incumbent, gap and seconds after every cell
     time_limit_s  ends the search with the best plan so far; so does an interrupt
     clock         returns seconds; only for the limit, for progress and for `search_time_s`
@@ -95,8 +93,8 @@ def search_setting(
 
     Raises InputError if the space contains no legal cell.
     """
-    if options.solver != "dp":  # before the search, whose result CP-SAT certifies
-        need_package("ortools", "planning block by block")
+    if options.solver == "ilp":
+        need_package("ortools", "--solver ilp")
     start = options.clock()
     solved = _solve(setting, space, options)
     search, cells = solved.search, len(solved.missing)
@@ -241,13 +239,11 @@ def _with_plan(answer: PlanFile, solved: _Solved, options: SearchOptions) -> Pla
         if plan is not None and prediction is not None
     ]
     gap = max(0.0, (best.step_time_s - bound_s) / best.step_time_s)
-    certified = options.solver == "auto" and solved.solver.certified(best.cell, CERTIFICATE_EFFORT)
     return replace(
         answer,
         status=status_of(gap),
         bound=bound_s,
         gap=gap,
-        solver="dp+ilp" if certified else answer.solver,
         plan=best.plan,
         alternatives=tuple(sorted(alternatives, key=lambda one: one.step_time_s)[:RUNNERS_UP]),
     ).with_prediction(best.prediction)

@@ -1,20 +1,18 @@
-"""The partition problem as an integer program for OR-tools CP-SAT, used as certificate.
+"""The partition problem as an integer program for OR-tools CP-SAT (`--solver ilp`).
 
 For every stage and pair of cuts, a binary variable states whether the stage is between them, with
 the fastest strategies that fit in memory (from chain/partition.py). A stage begins where the
-previous one ends. If a plan is known, stages that no faster plan can have are left out.
+previous one ends.
 
 Times are rounded down to multiples of `unit_s`. So the program is a relaxation, and its bound is a
-bound on the true optimum. The rounding error is at most `error_s`: the sum of all rounded times,
-each multiplied by the number of times it counts. The answer is deterministic: fixed seed, one
-worker, a limit in CP-SAT's deterministic time.
+bound on the true optimum. The answer is deterministic: fixed seed, one worker, a limit in CP-SAT's
+deterministic time.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 _RESOLUTION = 2.0**34  # units in the longest step; CP-SAT sums in 64 bits
-_KEPT = 1 + 1e-9  # times a known plan's step: stages of plans up to it are in the program
+_EFFORT = 10.0  # limit in deterministic time, about seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,37 +33,22 @@ class IntegerAnswer:
 
     status   `optimal`, `feasible`, `infeasible` or `unknown` (limit reached)
     bound_s  lower bound on all partitions
-    error_s  loss from rounding, already subtracted from the bound
     """
 
     status: str
     partition: Partition | None
     bound_s: float
-    error_s: float
-
-    def certifies(self, step_time_s: float) -> bool:
-        """Whether no partition can be faster than `step_time_s` by more than the rounding error."""
-        return self.status == "optimal" and step_time_s <= self.bound_s + self.error_s
 
 
-def solve_integer(
-    problem: PartitionProblem,
-    *,
-    hint: Partition | None = None,
-    seed: int = 0,
-    effort: float = 10.0,
-) -> IntegerAnswer:
-    """The best partition by CP-SAT, or the proof that none exists.
-
-    hint    a partition to start from;  effort  limit in deterministic time (about seconds)
-    """
+def solve_integer(problem: PartitionProblem, *, seed: int = 0) -> IntegerAnswer:
+    """The best partition by CP-SAT, or the proof that none exists."""
     from ortools.sat.python import cp_model
 
-    program = _Program(problem, hint)
+    program = _Program(problem)
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = seed
     solver.parameters.num_workers = 1
-    solver.parameters.max_deterministic_time = effort
+    solver.parameters.max_deterministic_time = _EFFORT
     status = solver.status_name(solver.solve(program.model)).lower()
     return IntegerAnswer(
         status=status,
@@ -73,40 +56,29 @@ def solve_integer(
         bound_s=(
             math.inf if status == "infeasible" else solver.best_objective_bound * program.unit_s
         ),
-        error_s=program.error_s,
     )
 
 
 class _Program:
-    def __init__(self, problem: PartitionProblem, hint: Partition | None) -> None:
+    def __init__(self, problem: PartitionProblem) -> None:
         from ortools.sat.python import cp_model
 
         self.problem, self.model = problem, cp_model.CpModel()
         self.ranges = PartitionSolver(problem)
-        self.tables = self.ranges.stage_tables(hint.step_time_s * _KEPT if hint else np.inf)
-        p, rounds = problem.num_stages, problem.num_microbatches
+        self.tables = self.ranges.stage_tables(np.inf)
         slowest = sum(
             float((table.forward + table.backward).max(initial=0.0)) for table in self.tables
         )
         sends = float(problem.send_forward_s.sum() + problem.send_backward_s.sum())
-        longest = (rounds + 1) * slowest + 2 * sends
+        longest = (problem.num_microbatches + 1) * slowest + 2 * sends
         longest += float(max(tail.max() for tail in problem.tails_s))
-        self.unit_s = max(hint.step_time_s if hint else longest, 1e-30) / _RESOLUTION
+        self.unit_s = max(longest, 1e-30) / _RESOLUTION
         self.ceiling = math.ceil(longest / self.unit_s)
-        # Down, behind and up: at most 8 times per stage; forward and backward of M - 1 rounds.
-        self.error_s = self.unit_s * (8 * p + 2 * rounds)
         self.chosen = [
             [self.model.new_bool_var("") for _ in range(table.start.size)] for table in self.tables
         ]
         self._join()
         self._time()
-        if hint is not None:
-            cuts = pairwise((*hint.starts, problem.lattice.count - 1))
-            for (i, j), table, chosen in zip(cuts, self.tables, self.chosen, strict=True):
-                for variable, here in zip(
-                    chosen, (table.start == i) & (table.end == j), strict=True
-                ):
-                    self.model.add_hint(variable, bool(here))
 
     def _join(self) -> None:
         """Constraints: each stage has one place, and begins where the previous one ends."""

@@ -102,10 +102,6 @@ class BranchSolver(CellSolver):
             self._cut[key] = [] if found is None else [_order(problem, found)]
         return self._cut[key]
 
-    def certified(self, cell: Cell, effort: float) -> bool:
-        """False if the blocks have several orders, because the proof covers only one."""
-        return cell.degrees.pp == 1 and super().certified(cell, effort)
-
     def _as_run(self, found: Refinement) -> Refinement | None:
         """The plan with the blocks of each stage in the order in which the model runs them."""
         if found.plan is None:

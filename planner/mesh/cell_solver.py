@@ -166,15 +166,3 @@ class CellSolver:
             return found, max(lower, answer.bound_s)
         best = partition(problem, below=below)
         return best, best.step_time_s if best is not None else below
-
-    def certified(self, cell: Cell, effort: float) -> bool:
-        """Whether the integer program proves the dynamic program's partition optimal within its
-        deterministic effort. Cells with interleaved or split schedules have no such proof."""
-        if cell.needs_timeline:
-            return False
-        problem = self.costs.problem(cell)
-        found = partition(problem)
-        if found is None:
-            return False
-        answer = solve_integer(problem, hint=found, seed=self.seed, effort=effort)
-        return answer.certifies(found.step_time_s)

@@ -213,7 +213,7 @@ class PlanFile:
     gap          (step_time_s - bound) / step_time_s
     usd_per_million_samples  instead of tokens if a sample is not a sequence of tokens
     assumptions  defaults used without a flag, each with the flag that changes it
-    solver       method of the proof: `dp`, `ilp` or `dp+ilp`
+    solver       method of the proof: `dp` or `ilp`
     machine      required fingerprint of the machine (Cluster.machine); empty if unknown
     calibration  measurements that the coefficients were refitted on, "" for the shipped ones
     comparison   for devices of several types; the bound is then over all kinds of plans

@@ -209,7 +209,6 @@ def test_more_memory_changes_what_is_searched(schedule):
     best = solver.refine(cell, np.inf, 0.0)
     assert found(0.0).step_time_s == pytest.approx(best.step_time_s, rel=0.01)
     assert found(-1e12) is None
-    assert solver.certified(cell, 1.0) == (schedule == "1f1b")
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)

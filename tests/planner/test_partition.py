@@ -211,7 +211,8 @@ def test_programme_integer_programme_and_brute_force_agree(problem):
     assert found is not None
     assert fits(problem, found)
     assert found.step_time_s == pytest.approx(best, rel=1e-9)
-    assert answer.certifies(found.step_time_s)
+    assert answer.status == "optimal"
+    assert answer.bound_s == pytest.approx(best, rel=1e-6)
     assert answer.partition is not None
     assert answer.partition.step_time_s == pytest.approx(best, rel=1e-6)
 
@@ -385,35 +386,6 @@ def test_large_problems_give_what_they_promise(blocks, stages, options, repeated
     assert fits(problem, found)
     assert isinstance(found, Partition)
     assert found.step_time_s == step_time(problem, found.starts, found.strategies)
-
-
-def test_the_integer_programme_certifies_a_large_problem():
-    problem = _large(32, 4, 3, repeated=True)
-    found = partition(problem)
-    assert solve_integer(problem, hint=found).certifies(found.step_time_s)
-    assert not solve_integer(problem, hint=found).certifies(found.step_time_s * 1.001)
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-@pytest.mark.parametrize(("stages", "microbatches"), [(1, 50), (6, 7)])
-def test_the_stated_error_is_that_of_times_rounded_to_nothing(schedule, stages, microbatches):
-    """In units of a second, times of 0.999 s round to 0: the whole step is the rounding error."""
-    every = [0.999] * stages
-    problem = make_problem(
-        range(stages),
-        schedule=schedule,
-        stages=stages,
-        microbatches=microbatches,
-        forward=every,
-        backward=[[0.999]] * stages,
-        tail=every,
-    )
-    sends = np.full_like(problem.send_forward_s, 0.999)
-    problem = replace(problem, send_forward_s=sends, send_backward_s=sends)
-    found = partition(problem)
-    answer = solve_integer(problem, hint=replace(found, step_time_s=2.0**34))
-    assert answer.bound_s == 0.0
-    assert found.step_time_s <= answer.error_s < 2 * found.step_time_s
 
 
 def _roomy(problem):

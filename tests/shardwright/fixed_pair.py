@@ -150,7 +150,7 @@ def answer(*, capacity_bytes: float = 1000 * MIB) -> PlanFile:
         cells_considered=10,
         cells_pruned=8,
         cells_refined=2,
-        solver="dp+ilp",
+        solver="dp",
         plan=plan(),
         prediction=prediction(capacity_bytes=capacity_bytes),
         alternatives=(
