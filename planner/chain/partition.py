@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from planner.chain.ideals import Bools, Index
+from planner.chain.ideals import Index
 from planner.chain.problem import Array, Partition, PartitionProblem, step_time
 from planner.chain.stage_labels import LabelSet, StageLabels
 
@@ -150,39 +150,16 @@ class PartitionSolver:
     def fastest_s(self, stage: int, start: Index, end: Index) -> Array:
         """[ranges] backward seconds of the blocks between pairs of cuts with the fastest strategies
         that fit; infinite if none fit."""
-        lattice, back = self.lattice, self.backward[self.problem.slots[stage].costs]
-        backward = back[end] - back[start]
-        unsure = np.flatnonzero(~self._surely_fits(stage, start, end))
-        numbers = unsure
-        if lattice.is_chain:  # equal sequences of kinds cost the same: each is looked up once
-            numbers = _range_numbers(self.problem.kinds)[start[unsure], end[unsure]]
+        numbers = np.arange(start.size)
+        if self.lattice.is_chain:  # equal sequences of kinds cost the same: each is looked up once
+            numbers = _range_numbers(self.problem.kinds)[start, end]
         _, first, where = np.unique(numbers, return_index=True, return_inverse=True)
         fastest = np.full(first.size, np.inf)
-        for index, at in enumerate(unsure[first].tolist()):
+        for index, at in enumerate(first.tolist()):
             node, label = self.fastest_fitting(stage, int(start[at]), int(end[at]))
             if label >= 0:
                 fastest[index] = node.backward_s[label]
-        backward[unsure] = fastest[where]
-        return np.asarray(backward)
-
-    def _surely_fits(self, stage: int, start: Index, end: Index) -> Bools:
-        """Whether stages fit even if every block uses its fastest strategy and the largest
-        transient bytes of any block are added to all saved bytes: these need no labels."""
-        problem, slot = self.problem, self.problem.slots[stage]
-        costs = problem.costs[slot.costs]
-        fastest = costs.backward_s.argmin(axis=1)
-        every = np.arange(problem.num_blocks)
-        saved = self.lattice.before(costs.saved_bytes[every, fastest])
-        more = (costs.first_saved_bytes - costs.saved_bytes)[every, fastest]
-        kept = saved[end] - saved[start] + problem.edge_bytes[start, end]
-        kept += more[self.lattice.first_blocks[start, end]]
-        highest = np.maximum(costs.transient_bytes, costs.first_transient_bytes)
-        rise = float(highest[every, fastest].max())
-        fits = np.ones(start.size, dtype=bool)
-        for load in slot.loads:
-            need = problem.static_bytes[load.static][start, end] + load.in_flight * kept
-            fits &= need + (rise if load.rises else 0.0) <= slot.capacity_bytes
-        return fits
+        return np.asarray(fastest[where])
 
     def fastest_fitting(self, stage: int, i: int, j: int) -> tuple[LabelSet, int]:
         """The labels of the blocks between two cuts, and the index of the fastest that fits; -1 for
