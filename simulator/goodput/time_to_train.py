@@ -38,9 +38,8 @@ class TimeToTrain:
     """Duration of a whole run. Intervals are the median and the 5 % and 95 % quantiles.
 
     days, device_hours   total, including contingency
-    days_without_contingency   steady steps and known losses
-    contingency          factor on those days
-    productive_time      share of `days_without_contingency` spent in steps that are kept
+    contingency          factor on the days of steady steps and known losses
+    productive_time      share of these days spent in steps that are kept
     parts                share of these days that is lost, by cause; with productive_time's mean
                          they add up to 1
     interruptions        unexpected and spot
@@ -51,13 +50,10 @@ class TimeToTrain:
 
     days: Interval
     device_hours: Interval
-    days_without_contingency: Interval
     contingency: Interval
     productive_time: Interval
     parts: Mapping[str, float]
     checkpoint_every_s: float
-    checkpoint_s: Interval
-    between_failures_s: Interval
     interruptions: Interval
     failures_by_source: Mapping[str, float]
     spare_nodes: int
@@ -98,8 +94,7 @@ def time_to_train(
     normal = rng.standard_normal(runs)
     step_s = two_sided(step_time.low, step_time.value, step_time.high, normal)
     simulated = simulate_runs(clusters, steps * step_s, rng=rng)
-    plain = simulated.wall_s / _DAY_S
-    days = plain * clusters.contingency
+    days = simulated.wall_s / _DAY_S * clusters.contingency
     whole = interval_of(days)
     unexpected = clusters.failure_rate / (clusters.failure_rate + clusters.spot_rate)
     failures = float(np.mean(simulated.interruptions * unexpected))
@@ -107,13 +102,10 @@ def time_to_train(
     return TimeToTrain(
         days=whole,
         device_hours=whole.scaled(24.0 * devices),
-        days_without_contingency=interval_of(plain),
         contingency=interval_of(clusters.contingency),
         productive_time=interval_of(simulated.steady_s / simulated.wall_s),
         parts=lost,
         checkpoint_every_s=clusters.every_s,
-        checkpoint_s=interval_of(clusters.save_s),
-        between_failures_s=interval_of(clusters.between_s),
         interruptions=interval_of(simulated.interruptions),
         failures_by_source={name: share * failures for name, share in inputs.shares.items()},
         spare_nodes=spares_for(inputs.broken_nodes(devices, device_name)),
