@@ -38,10 +38,5 @@ def kept_answer(path: Path) -> Answer | None:
 
 def _read_answer(path: Path) -> Answer:
     if schema_name(read_mapping(path).get("schema")) == schema_name(LAYOUT_SCHEMA):
-        return read_layout(path)
+        return read_document(path, LayoutFile, schema=LAYOUT_SCHEMA)
     return read_document(path, PlanFile, schema=PLAN_SCHEMA)
-
-
-def read_layout(path: Path) -> LayoutFile:
-    """The layout in a file. Raises DocumentError for other files."""
-    return read_document(path, LayoutFile, schema=LAYOUT_SCHEMA)

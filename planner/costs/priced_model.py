@@ -24,23 +24,20 @@ from profiles.model.tracing.block_order import crossing_bytes
 from simulator.memory.data_group import DataGroup
 from simulator.memory.held import padded_elements
 from simulator.traced.block_cost import BlockCost, block_bytes, price_block
+from simulator.traced.predict import TracedGraphs
 from simulator.training_run.framework.executor_states import ExecutorStates
 from simulator.values.plan import Recompute
 from simulator.values.workload import Workload
 
 
-class Traced(Protocol):
-    """The interface of profiles.model.tracing.traced.TracedModel used here."""
+class Traced(TracedGraphs, Protocol):
+    """The part of a traced model that plans need in addition to that of predictions."""
 
     name: str
-    content_hash: str
     tp_degrees: tuple[int, ...]
     tensor_parallel: tuple[tuple[str, str], ...]
     tied_parameters: tuple[tuple[str, ...], ...]
     why_not_tensor_parallel: str
-
-    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
-        """The graph of a micro-batch on one of `tp` ranks."""
 
 
 Key = tuple[object, ...]

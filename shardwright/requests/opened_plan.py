@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.batch.answer_file import read_layout
 from planner.layout.layout_answer import (
     LAYOUT_SCHEMA,
     LayoutFile,
@@ -15,7 +14,7 @@ from planner.layout.layout_answer import (
     written_decision,
 )
 from planner.space import EXECUTOR
-from profiles.document import read_mapping, schema_name, write_document
+from profiles.document import read_document, read_mapping, schema_name, write_document
 from profiles.errors import DocumentError, InputError
 from profiles.hardware.catalogue.catalog import get_cluster
 from shardwright.requests.imported_file import IMPORTED_SCHEMA
@@ -102,7 +101,7 @@ def open_plan(path: str | Path) -> OpenedPlan:
         if isinstance(run, Mapping):
             # Before decoding: an edited degree also contradicts the number of devices.
             check_decision(str(path), provenance.get("decided"), written_decision(run))
-        answer = read_layout(Path(path))
+        answer = read_document(path, LayoutFile, schema=LAYOUT_SCHEMA)
     else:
         answer = read_plan_file(path)
         if answer.plan is not None and answer.plan.pipelines is not None:

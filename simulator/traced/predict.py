@@ -44,17 +44,18 @@ from simulator.values.timeline_events import timeline_events
 _MEMORY_WIDTH = 0.05
 
 
-class Traced(Protocol):
+class TracedGraphs(Protocol):
     """The part of a traced model that `predict` uses (profiles.model.tracing.traced)."""
 
     content_hash: str
 
-    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph: ...
+    def at(self, micro_batch: int, tp: int = 1) -> ModelGraph:
+        """The graph of a micro-batch on one of `tp` ranks."""
 
 
 def predict(
     plan: Plan,
-    traced: Traced,
+    traced: TracedGraphs,
     cluster: Cluster,
     *,
     stack: ExecutorStates | None = None,
@@ -164,7 +165,7 @@ def _references(plan: Plan, cluster: Cluster) -> tuple[ReferencePoint, ...]:
     return measured.references if measured is not None else ()
 
 
-def _check(plan: Plan, traced: Traced, graph: ModelGraph, cluster: Cluster) -> None:
+def _check(plan: Plan, traced: TracedGraphs, graph: ModelGraph, cluster: Cluster) -> None:
     if len(graph.chain) != len(plan.block_entries):
         raise MismatchError(
             f"the plan cuts {len(plan.block_entries)} blocks, the model has {len(graph.chain)}: it "
