@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ from torch import Tensor
 from profiles.errors import ShardwrightError, SlowTraceError, TraceError
 from profiles.model.building.build import BuiltModel
 from profiles.model.graph import Op
-from profiles.model.tracing.trace_cpu_kernels import WAY_OUT, names_half
 
 _WAY_OUT = (
     "and only shapes are traced; pass package.module:factory of a model that decides by shapes or "
@@ -71,8 +71,8 @@ def failure_text(error: Exception, inputs: Sequence[Tensor] = ()) -> str:
             ": plan for an accelerator (--on 1x8xh100-sxm), or use scaled_dot_product_attention on "
             "a CPU"
         )
-    if names_half(line):
-        meaning += f"; {WAY_OUT}"
+    if re.search(r"\b(bfloat16|float16|BFloat16|Half)\b", line):
+        meaning += "; compute it in float32 there (x.float()), or plan in fp32 (--precision fp32)"
     if inputs and not meaning:
         shapes = ", ".join(str(tuple(x.shape)) for x in inputs)
         meaning = f". Inputs of shape {shapes} were given; package.module:factory may give others"

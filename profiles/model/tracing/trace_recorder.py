@@ -22,7 +22,6 @@ from profiles.errors import ShardwrightError, TraceError
 from profiles.model.fake_tensors.trace_fakes import tensors_in
 from profiles.model.fake_tensors.trace_known_values import KnownValues
 from profiles.model.graph import DEFERRED_PRODUCTS, Op, OpKind, Phase, TensorSpec
-from profiles.model.tracing.trace_cpu_kernels import HALVES, check_kernel
 from profiles.model.tracing.trace_errors import refuse_long_loop
 from profiles.model.tracing.trace_kernels import device_kernels
 from profiles.model.tracing.trace_ops import describe_op, dtype_name, named_on_cpu
@@ -83,8 +82,7 @@ class Recorder(TorchDispatchMode):
                 on parameters and is read in a later segment. A later stage must receive it, even
                 without a gradient (a teacher's output, a mask made of activations)
     crossing    storage number -> shape and type of the tensor of a crossing at its first use
-    target      `gpu`: masks of unfused attention scores are read (accelerators fuse them); `cpu`:
-                ops without a 16-bit CPU kernel raise NoKernelError
+    target      `gpu`: masks of unfused attention scores are read (accelerators fuse them)
     on_crossing called with number and tensor of a crossing at its first use
     state       receives all ops of the forward
     known       has the values of masks
@@ -175,18 +173,12 @@ class Recorder(TorchDispatchMode):
             op = describe_op(func, args, kwargs, out, phase=self.phase, module=module)
         except ShardwrightError as error:
             raise TraceError(f"{error} (in module {module or 'the model itself'})") from error
-        except Exception as error:
-            if self._target == "cpu":
-                check_kernel(func, args, kwargs, None, phase=self.phase, module=module)
-            if not isinstance(error, NotImplementedError):
-                raise
+        except NotImplementedError as error:
             raise TraceError(
                 f"{func} in module {module or 'the model itself'} cannot be traced: {error}"
             ) from error
         if self._target == "cpu":
             op = named_on_cpu(op, args)
-            if op.dtype in HALVES:
-                check_kernel(func, args, kwargs, out, phase=self.phase, module=module)
         else:
             op = replace(op, kernels=device_kernels(op, args, kwargs, out))
         if self.phase is Phase.FORWARD:
