@@ -20,7 +20,6 @@ profile measures layers (probe/probe_ops.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -154,27 +153,15 @@ _TYPES = (torch.float32, torch.bfloat16)
 Bias = Tensor | None
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentLayer:
-    """A kind of recurrent layer; `call` is its op on shapes.
-
-    gates  rows of its weights per feature
-    saved  elements saved for the backward per position, sample and feature, without the operands:
-           an LSTM's gates as in oneDNN; of the others, those of a decomposed trace
-           (tests/profiles/test_trace_recurrence.py)
-    """
-
-    kind: str
-    gates: int
-    saved: int
-    call: Callable[..., Any]
-
-
-def _layer(kind: str, gates: int, saved: int) -> RecurrentLayer:
-    """Registers `shardwright::{kind}_layer` and its backward.
+def _layer(kind: str, saved: int) -> Any:
+    """The op `shardwright::{kind}_layer`, registered with its backward.
 
     x [length, batch, inputs] -> outputs [length, batch, size], the last h and c (unused by kinds
     other than an LSTM), and the tensor saved for the backward.
+
+    saved  elements saved for the backward per position, sample and feature, without the operands:
+           an LSTM's gates as in oneDNN; of the others, those of a decomposed trace
+           (tests/profiles/test_trace_recurrence.py)
     """
 
     def forward_shapes(
@@ -212,16 +199,11 @@ def _layer(kind: str, gates: int, saved: int) -> RecurrentLayer:
         forward_shapes,
     )
     torch.library.register_autograd(f"shardwright::{kind}_layer", gradients, setup_context=save)
-    return RecurrentLayer(kind, gates, saved, forward)
+    return forward
 
 
-LAYERS = {"lstm": _layer("lstm", 4, 4), "gru": _layer("gru", 3, 7), "rnn": _layer("rnn", 1, 1)}
-_KINDS = {
-    torch.lstm: LAYERS["lstm"],
-    torch.gru: LAYERS["gru"],
-    torch.rnn_tanh: LAYERS["rnn"],
-    torch.rnn_relu: LAYERS["rnn"],
-}
+_LSTM, _GRU, _RNN = _layer("lstm", 4), _layer("gru", 7), _layer("rnn", 1)
+_OPS = {torch.lstm: _LSTM, torch.gru: _GRU, torch.rnn_tanh: _RNN, torch.rnn_relu: _RNN}
 
 
 class FusedRecurrence(TorchFunctionMode):
@@ -235,9 +217,9 @@ class FusedRecurrence(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        layer = _KINDS.get(func)
-        if layer is not None and not kwargs and _is_fused(args, self.types):
-            return _layers(layer, *args)
+        op = _OPS.get(func)
+        if op is not None and not kwargs and _is_fused(args, self.types):
+            return _layers(op, *args)
         return func(*args, **(kwargs or {}))
 
 
@@ -252,7 +234,7 @@ def _is_fused(args: tuple[Any, ...], types: tuple[torch.dtype, ...]) -> bool:
 
 
 def _layers(
-    kind: RecurrentLayer,
+    op: Callable[..., Any],
     x: Tensor,
     hx: Any,
     weights: list[Tensor],
@@ -275,7 +257,7 @@ def _layers(
             index = layer * directions + direction
             own = weights[index * each : (index + 1) * each]
             b_in, b_state = own[2:] if biases else (None, None)
-            made = kind.call(y, first_h[index], first_c[index], own[0], own[1], b_in, b_state)
+            made = op(y, first_h[index], first_c[index], own[0], own[1], b_in, b_state)
             outputs.append(made[0])
             last_h.append(made[1])
             last_c.append(made[2])
