@@ -216,8 +216,7 @@ class CellTails:
             seconds[1:, -1] += ties_s
             return seconds
 
-        sharing = (cell.zero_stage, degrees.dp, cell.shares)
-        of_cell = (degrees.tp, *sharing, degrees.pp > 1, ties_s)
+        of_cell = (degrees.tp, cell.zero_stage, cell.shares, degrees.pp > 1, ties_s)
         return self._known.computed((self._places.of(cell, rank), *of_cell), found)
 
     def of_blocks(self, cell: Cell, rank: int) -> Array:

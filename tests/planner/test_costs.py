@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -209,6 +209,21 @@ def test_more_memory_changes_what_is_searched(schedule):
     best = solver.refine(cell, np.inf, 0.0)
     assert found(0.0).step_time_s == pytest.approx(best.step_time_s, rel=0.01)
     assert found(-1e12) is None
+
+
+@pytest.mark.parametrize("cluster", ["two nodes", "cpus"])
+def test_prices_do_not_depend_on_the_meshes_priced_before(cluster):
+    """Values that cells share are cached: each cell is priced again by costs without a cache."""
+
+    def priced(costs, cell):
+        found = costs.totals(cell), costs.rank_needs(cell), costs.problem(cell)
+        return costs.missing_bytes(cell), *map(asdict, found)
+
+    model, space = MODELS["tied"], Axes(dp_replicate=(1, 2))
+    shared = costs_of(model, CLUSTERS[cluster], 16)
+    for cell in cells_of(model, CLUSTERS[cluster], 16, space)[::13]:
+        new = costs_of(model, CLUSTERS[cluster], 16)
+        np.testing.assert_equal(priced(shared, cell), priced(new, cell))
 
 
 @settings(max_examples=250, deadline=None, derandomize=True)
