@@ -472,6 +472,20 @@ def test_caches_grow_with_the_working_set_not_with_what_waits() -> None:
         assert rank.reserved_bytes == pytest.approx(rank.peak_bytes + cached)
 
 
+def test_the_backward_of_a_layer_by_hand() -> None:
+    """megatron-core.toml, a middle rank: gradients of the residual stream and of two inner states
+    in bf16. Full recomputation runs the layer again, so what it would have kept exists as well."""
+    run = changed(RUN, stack="megatron-core", precision="bf16", pp=4, schedule="1f1b")
+    kept, tokens = layer_bytes(run), run.seq_len * run.micro_batch
+    for recompute in ("none", "selective", "full"):
+        each = replace(run, recompute=recompute)
+        memory = footprint(each)
+        assert memory.details[1].moment == "backward of a layer"
+        assert memory.ranks[1].transient_bytes == pytest.approx(
+            tokens * 2 * (1024 + 2 * 4096) + kept - layer_bytes(each)
+        )
+
+
 def test_freeing_norms_and_activations_by_hand() -> None:
     """Kwai's recomputation (USENIX ATC 2024) of Llama 65B, sequence 8192 over tp 2 and cp 2. Each
     layer frees the outputs of two norms, 2 x 2 x 8192 bytes a token, and of the activation,
@@ -605,6 +619,11 @@ def test_gradients_without_buffers_exist_from_the_first_backward_on() -> None:
     assert alone.gradients_bytes == 0
     assert first.gradients_bytes == 4 * weights / 2
     assert first.peak_bytes - alone.peak_bytes == pytest.approx(4 * weights / 2)
+    # With few logits the peak is the backward of the last layer, before gradients exist.
+    small = replace(run, model=replace(SMALL_GPT, vocab_size=128))
+    (rank,), (details,) = footprint(small).ranks, footprint(small).details
+    assert (details.moment, rank.gradients_bytes) == ("backward of a layer", 0)
+    assert rank.activations_bytes == pytest.approx(8 * layer_bytes(small))
     # Without activations that last, the peak is the end of the backward: all gradients, and what
     # one layer keeps.
     light = footprint(replace(run, recompute="full", micro_batch=1, global_batch=2, seq_len=16))

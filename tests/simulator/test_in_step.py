@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from simulator.traced.in_step import (
     paced,
     prices_in_step,
 )
-from simulator.traced.kernel_seconds import kernels_costs
+from simulator.traced.kernel_seconds import kernels_costs, step_width
 from simulator.traced.op_cost import price_op
 from simulator.training_run.framework.executor_states import Software
 from simulator.training_run.framework.framework import load_framework
@@ -120,6 +121,12 @@ def test_a_device_waits_for_a_host_that_launches_more_slowly() -> None:
     assert paced(short, 0.033, h100).value == pytest.approx(0.033, rel=1e-4)
     assert paced(long, 0.033, h100).value == pytest.approx(10.0)
     assert paced(short, 0.0, h100) == short
+    # The norm of both seconds, and of both at each end.
+    alike = paced(Interval(value=0.03, low=0.02, high=0.05), 0.04, h100)
+    spread = math.exp(step_width(h100))
+    both = ((0.03, 0.04), (0.02, 0.04 / spread), (0.05, 0.04 * spread))
+    wanted = [(busy**6 + host**6) ** (1 / 6) for busy, host in both]
+    assert [alike.value, alike.low, alike.high] == pytest.approx(wanted)
 
 
 def test_messages_between_nodes_meet_others() -> None:

@@ -83,6 +83,7 @@ def test_frozen_weights_in_four_bits_save_what_was_published() -> None:
     # What is trained keeps its states; one widened matrix at a time is there besides.
     assert few.fullest.optimizer_bytes == wide.fullest.optimizer_bytes
     assert widened_bytes(replace(ADAPTERS, frozen_type="nf4")) == 2 * 4096 * 11008
+    assert few.fullest.transient_bytes - wide.fullest.transient_bytes == 2 * 4096 * 11008
 
 
 def test_optimizer_states_save_what_was_published() -> None:
