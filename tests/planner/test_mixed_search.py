@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -228,6 +229,33 @@ def test_unlike_replicas_beat_equal_ones():
     assert not answer.comparison.left_out
     again = planned(HandMadeModel(6, width=2048), two_types(2, 2), 56, space)
     assert again == answer
+
+
+def test_unlike_replicas_name_model_and_cluster_as_other_plans_do():
+    model, cluster = HandMadeModel(4, tied=True), two_types(2, 2)
+    space = Axes(micro_batch=(1,), tp=(2,), zero=(0,))
+    prices = prices_of(model, cluster, 8, space)
+    found = searched(prices, space).plan
+    other = search(
+        model,
+        cluster,
+        prices.model.workload,
+        space=space,
+        stack=STACK,
+        options=SearchOptions(clock=lambda: 0.0, solver="dp"),
+    ).plan
+    assert other.tied_parameters
+    assert other.tensor_parallel
+    differing = (
+        "stages",
+        "pipelines",
+        "unused",
+        "degrees",
+        "micro_batch",
+        "zero_stage",
+        "schedule",
+    )
+    assert replace(found, **{name: getattr(other, name) for name in differing}) == other
 
 
 def test_a_tight_device_holds_what_fits_it():
