@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import distributed
 
@@ -70,6 +70,7 @@ def test_the_tensor_that_reaches_the_limit_closes_a_bucket(tp: int, buckets: int
     tied=st.booleans(),
     mib=st.sampled_from([1, 2, 25]),
 )
+@example(layers=1, hidden=256, ffn=1024, tied=False, mib=1)  # a head as large as a layer
 def test_small_buckets_are_those_of_torch(
     layers: int, hidden: int, ffn: int, tied: bool, mib: int
 ) -> None:

@@ -224,12 +224,12 @@ def _by_cost(model: Transformer, count: int) -> _Cuts:
     total = sum(blocks)
     layers = [0] * count
     stage = head_stage = done = last = 0
-    for block in blocks:
+    for number, block in enumerate(blocks):
         last = stage
         done += block
-        if block == layer:
+        if 1 <= number <= model.num_layers:
             layers[stage] += 1
-        elif block == head:
+        elif number == model.num_layers + 2:
             head_stage = stage
         if done >= total * ((stage + 1) / count) and stage < count - 1:
             stage += 1
