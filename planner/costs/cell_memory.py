@@ -230,8 +230,7 @@ class CellMemory:
             )
             return found[..., 0], found[..., 1]
 
-        sharing = (cell.zero_stage, degrees.dp, cell.shares)
-        key = ("states", degrees.tp, *sharing, degrees.pp > 1)
+        key = ("states", degrees.tp, cell.zero_stage, cell.shares, degrees.pp > 1)
         return self._known.computed(key, find)
 
     def given_bytes(self, cell: Cell) -> float:
@@ -254,8 +253,7 @@ class CellMemory:
             states = [self.states(cell, held) for held in alone]
             return np.asarray([f + (g if several else 0.0) for f, g in states])
 
-        sharing = (cell.zero_stage, degrees.dp, cell.shares)
-        key = ("alone", degrees.tp, *sharing, several, degrees.pp > 1)
+        key = ("alone", degrees.tp, cell.zero_stage, cell.shares, several, degrees.pp > 1)
         return self._known.computed(key, find)
 
     def least_states(self, cell: Cell) -> tuple[Array, Array]:

@@ -367,6 +367,21 @@ def test_nothing_fits_says_why_and_what_would():
     assert any(flag.startswith("--on ") for flag in changes)
 
 
+def test_states_that_exceed_all_memory_are_missing_whole():
+    """18 bytes for each of 34 G parameters, in equal shares of the ranks, and some activations."""
+    large, on = HandMadeModel(64, width=8192), get_cluster("4xh100-sxm")
+    costs = costs_of(large, on, 64)
+    graph = large.at(1, 1)
+    kinds = [graph.kinds[ref.kind] for ref in graph.chain]
+    states = 18 * sum(p.spec.num_elements for kind in kinds for p in kind.parameters)
+    space = Axes(tp=(1,), zero=(0,), micro_batch=(1,), schedule=("none", "1f1b"))
+    cells = cells_of(large, on, 64, space)
+    assert {cell.degrees.pp for cell in cells} == {1, 2, 4}
+    for cell in cells:
+        needed = costs.missing_bytes(cell) + costs.capacity_bytes
+        assert 1 <= needed / (states / cell.degrees.pp) < 1.01
+
+
 def test_a_pinned_recompute_that_does_not_fit_is_relaxed():
     # 36 layers on tp 4: 22 GB of states; a micro-batch of 16 keeps 0.8 GB a layer, or 0.3.
     large = HandMadeModel(36, width=4096)

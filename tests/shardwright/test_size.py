@@ -136,6 +136,9 @@ def test_phases_take_the_time_of_all(tmp_path):
     second = data_of("--tokens", "1B", "--seq", "1024", "--global-batch", "32", *on)
     assert both["days"] == pytest.approx(first["days"] + second["days"], rel=0.01)
     assert "2 phases of 10.0 B tokens" in " ".join(both["assumptions"])
+    path.write_text(path.read_text().replace("seq = 1024", "seq = 67108864"))
+    with pytest.raises(InputError, match="phase 'long': no layout of megatron-core for 32 seq"):
+        data_of("--phases", str(path), *on)
 
 
 def test_a_device_without_a_price_is_told():

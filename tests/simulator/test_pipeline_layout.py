@@ -60,6 +60,7 @@ def test_stages_of_a_rank_together_hold_what_they_hold_apart(pp: int) -> None:
         ("t*3|t*3L", 6, 0, r"has the embedding \(E\)", "Et*3|t*3L"),
         ("Et*3L|t*3", 6, 0, r"has the loss \(L\)", "Et*3|t*3L"),
         ("Et*3|t*3L", 6, 1, r"0 layers that predict a further token \(m\)", "Et*3|t*3mL"),
+        ("Et*2|t*2m|L", 6, 1, r"4 layers \(t\), the model 6", "Et*3|t*3m|L"),
         ("Et*3m|t*3L", 6, 1, r"in one stage, after all layers", "Et*3|t*3mL"),
         ("tttE|t*3L", 6, 0, r"the order in a stage is E, t, m, L", "Et*3|t*3L"),
     ],
