@@ -1,4 +1,4 @@
-"""An LSTM traced for a CPU: one op a layer and direction, its work, and what it gives."""
+"""An LSTM is traced as one op a layer and direction: its work, and what it gives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from profiles.model.building.build_given import spec_of_module
+from profiles.model.kernels import Kernel
 from profiles.model.tracing import trace_fused
 from profiles.model.tracing.trace import trace_graph
 
@@ -35,10 +36,11 @@ def ops_of(module: nn.Module, target: str):
     )
 
 
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
 @pytest.mark.parametrize(("both", "biases"), [(False, True), (True, True), (False, False)])
-def test_a_layer_is_one_op(both: bool, biases: bool) -> None:
+def test_a_layer_is_one_op(both: bool, biases: bool, target: str) -> None:
     module = Tagger(bidirectional=both, bias=biases)
-    forward, backward, parameters = ops_of(module, "cpu")
+    forward, backward, parameters = ops_of(module, target)
     ways = 2 if both else 1
     layers = [op for op in forward if op.name == "shardwright.lstm_layer"]
     # Products with [inputs + size, 4 size] at each position; the second layer's inputs are outputs.
@@ -53,9 +55,16 @@ def test_a_layer_is_one_op(both: bool, biases: bool) -> None:
     assert len(parameters) == len(list(module.parameters()))
 
 
-def test_an_accelerator_keeps_what_torch_writes_out() -> None:
+def test_an_accelerator_launches_the_products_of_a_layer() -> None:
+    """It was priced op by op, although cuDNN runs a layer in one call: the step of two layers of
+    GRU on an A100 was 113 ms, of the same module in a table of modules 7 ms."""
     forward, _, _ = ops_of(Tagger(), "gpu")
-    assert not any("lstm" in op.name for op in forward)
+    first = next(op for op in forward if op.name == "shardwright.lstm_layer")
+    found = [(k.kernel, k.m, k.n, k.k, k.count) for k in first.kernels or ()]
+    assert found == [
+        (Kernel.MATMUL, LENGTH * BATCH, 4 * SIZE, INPUTS, 1),
+        (Kernel.RECURRENCE, BATCH, 4 * SIZE, SIZE, LENGTH),
+    ]
 
 
 def test_the_calls_are_those_that_torch_makes_on_a_cpu() -> None:

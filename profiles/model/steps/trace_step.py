@@ -39,7 +39,7 @@ from profiles.model.steps.module_step import StepPrecision
 from profiles.model.tracing.trace_checkpoints import modes_in_checkpoints
 from profiles.model.tracing.trace_errors import check_loss, failure_text
 from profiles.model.tracing.trace_flex import fused_flex_attention
-from profiles.model.tracing.trace_fused import FusedAttention, FusedRecurrence
+from profiles.model.tracing.trace_fused import CUDNN_TYPES, FusedAttention, FusedRecurrence
 from profiles.model.tracing.trace_kernels import device_kernels, laid_out
 from profiles.model.tracing.trace_ops import describe_op, dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
@@ -177,7 +177,6 @@ def plain_attention(
 # torch's caching allocator allocates multiples of 512 bytes, and of 2 MiB above 10 MiB
 # (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize, kRoundLarge, kMinLargeAlloc).
 _BLOCK_BYTES = 512
-_RECURRENT_TYPES = (torch.float32, torch.float16, torch.bfloat16)  # cuDNN's
 
 
 def trace_module_step(
@@ -196,7 +195,7 @@ def trace_module_step(
         for p in parameters:
             stack.callback(p.register_post_accumulate_grad_hook(recorder.note_gradient).remove)
             stack.callback(setattr, p, "grad", None)
-        stack.enter_context(FusedRecurrence(_RECURRENT_TYPES))  # behind the casts of autocast
+        stack.enter_context(FusedRecurrence(CUDNN_TYPES))  # behind the casts of autocast
         autocast = None
         if precision.autocast:
             autocast = AutocastShapes(getattr(torch, precision.autocast))

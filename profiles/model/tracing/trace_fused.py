@@ -13,8 +13,8 @@ Recurrences: on shapes torch decomposes an LSTM into a dozen small ops per posit
 runs a layer as one op (`aten::mkldnn_rnn_layer`, torch/aten/src/ATen/native/RNN.cpp: `use_mkldnn`,
 for float32 and bfloat16 without projections). A GRU or plain RNN is a C++ loop on weights that stay
 in the caches: priced op by op, a GRU took 1.9 times its measured time (2-core virtual machine,
-torch 2.13, 2026-11-22). So a layer is one op, with its two products at every position, and a
-profile measures layers (probe/probe_ops.py).
+torch 2.13, 2026-11-22). On an accelerator, cuDNN runs a layer in one call. So a layer is one op,
+with its two products at every position, and a CPU's profile measures layers (probe/probe_ops.py).
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class FusedNorms(TorchFunctionMode):
         return rms_norm(x, weight, len(given["normalized_shape"]))[0]
 
 
-_TYPES = (torch.float32, torch.bfloat16)
+ONEDNN_TYPES = (torch.float32, torch.bfloat16)
+CUDNN_TYPES = (*ONEDNN_TYPES, torch.float16)
 
 Bias = Tensor | None
 
@@ -210,7 +211,7 @@ class FusedRecurrence(TorchFunctionMode):
     """Within the context, each layer and direction of an LSTM, GRU or RNN with one of the data
     types `types` is one op."""
 
-    def __init__(self, types: tuple[torch.dtype, ...] = _TYPES) -> None:
+    def __init__(self, types: tuple[torch.dtype, ...] = ONEDNN_TYPES) -> None:
         super().__init__()
         self.types = types
 

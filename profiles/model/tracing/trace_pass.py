@@ -36,7 +36,13 @@ from profiles.model.tracing.trace_block_boundaries import Output, narrowed, othe
 from profiles.model.tracing.trace_checkpoints import in_checkpoint, modes_in_checkpoints
 from profiles.model.tracing.trace_errors import check_loss, failure_text, traced_loss
 from profiles.model.tracing.trace_flex import fused_flex_attention
-from profiles.model.tracing.trace_fused import FusedAttention, FusedNorms, FusedRecurrence
+from profiles.model.tracing.trace_fused import (
+    CUDNN_TYPES,
+    ONEDNN_TYPES,
+    FusedAttention,
+    FusedNorms,
+    FusedRecurrence,
+)
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_scans import fused_scans
@@ -155,7 +161,9 @@ class TracedPass:
                 stack.enter_context(fused_scans(self.built.module))
                 stack.enter_context(fused_flex_attention())
                 stack.enter_context(FusedNorms())
-            stack.enter_context(FusedAttention() if target == "gpu" else FusedRecurrence())
+                stack.enter_context(FusedAttention())
+            types = CUDNN_TYPES if target == "gpu" else ONEDNN_TYPES
+            stack.enter_context(FusedRecurrence(types))
             self.drawn = stack.enter_context(as_in_real_runs(self.built.module, draws))
             settings = {"uneven": uneven, "opposite": opposite, "draws": draws, "unknown": True}
             shapes = stack.enter_context(expected_shapes(used, assumed, **settings))
