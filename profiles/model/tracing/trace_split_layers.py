@@ -202,9 +202,9 @@ class SplitLayers:
         return _exchanged(x, lambda whole: whole.view_as(whole), self._summed)
 
     def _summed(self, part: Tensor) -> Tensor:
-        """The sum over the ranks, in the memory of the part: the output of a linear layer or of a
-        lookup, or the gradient of a linear layer's input, which autograd reads nowhere else. It may
-        if the gradient is differentiated, too."""
+        """The sum over the ranks, in the memory of the part: an output of a linear layer or of a
+        lookup, or the gradient of a linear layer's input. Autograd keeps none of them for later,
+        unless it differentiates the gradient."""
         again = torch.is_grad_enabled()
         own = part.clone(memory_format=torch.contiguous_format) if again else part.detach()
         return self.exchange.reduce(own.contiguous(), "sum")
