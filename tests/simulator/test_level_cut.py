@@ -69,11 +69,14 @@ def test_a_ring_over_two_lines_crosses_each_at_its_own_latency() -> None:
 
 
 def test_a_send_to_another_site_takes_the_nodes_network_too() -> None:
-    """Sites of one node each: the line is counted by itself (`cut_far`)."""
+    """Sites of one node each: the line is counted by itself (`cut_far`), for the part of the
+    hidden states that each of eight tensor-parallel ranks sends."""
     line = replace(LINE, part_devices=8)
-    x = features([GPT_RUN, replace(GPT_RUN, far_levels=(line,))])
+    run = replace(GPT_RUN, far_levels=(line,))
+    x, part = features([GPT_RUN, run]), run.tokens * run.model.hidden_size * 2 / 8
     assert x.cut_outer[1] == x.cut_outer[0] > 0.0
-    assert x.cut_far[1] > x.cut_far[0] == 0.0
+    assert x.cut_far.tolist() == [0.0, pytest.approx(part / 0.4e9)]
+    assert x.cut_far_latency.tolist() == [0.0, 1e-3]
 
 
 def test_what_stays_in_a_site_costs_nothing() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiles.errors import InputError
-from simulator.traced.utilisation import UtilisationMap
+from profiles.model.graph import AttentionShape
+from simulator.traced.utilisation import UtilisationMap, attention_axes
 
 SHAPES = [(64, 64), (64, 1024), (1024, 64), (1024, 1024), (256, 256)]
 VALUES = [0.1, 0.3, 0.2, 0.8, 0.5]
@@ -22,6 +23,16 @@ def test_exact_at_measured_points():
         found = table.at(shape)
         assert math.exp(found.log_value) == pytest.approx(value)
         assert (found.method, found.log_half_width) == ("measured", 0.0)
+
+
+def test_attention_is_measured_per_batch_times_heads():
+    eight = [
+        AttentionShape(
+            batch=n, heads=8 // n, kv_heads=1, q_len=64, kv_len=128, head_dim=32, causal=True
+        )
+        for n in (1, 2, 8)
+    ]
+    assert {attention_axes(shape) for shape in eight} == {(8, 64, 128, 32)}
 
 
 def test_two_points_by_hand():

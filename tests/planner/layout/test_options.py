@@ -9,12 +9,13 @@ from planner.layout.layout_question import context_of
 from planner.layout.layout_relax import offload_candidates
 from planner.layout.memory_floor import MemoryLimit
 from planner.layout.prices import legal_layouts
-from planner.run_option import RequestedOptions, RunOption, run_options
+from planner.run_option import EVERY_REPLICA, RequestedOptions, RunOption, run_options
 from profiles.errors import InputError, UnknownNameError
 from profiles.hardware.catalogue.catalog import get_cluster, get_device, get_link
 from simulator.memory.footprint import footprint
 from simulator.memory.host_offload import host_memory_short
 from simulator.training_run.framework.framework import load_framework
+from simulator.values.degrees import AXIS_ORDERS
 from tests.planner.layout.asked import check_arrays, question, seconds_of, solved
 from tests.planner.layout.clusters import fat_tree, torus, two_sites
 
@@ -94,6 +95,25 @@ def laid_out(name):
     asked = replace(asked, options=options)
     base, context = context_of(asked)
     return asked, base, legal_layouts(asked.space, context)
+
+
+@pytest.mark.parametrize(
+    ("option", "without"),
+    [
+        ({"sequence_parallel": True}, ({"tp": 1}, {"tokens": 4095})),
+        ({"axis_order": AXIS_ORDERS[1]}, ({"pp": 1}, {"dp": 1})),
+        ({"gradient_reduction": "bf16"}, ({"dp": 1},)),
+        ({"compression": "powersgd-4"}, ({"dp": 1},)),
+        ({"local_steps": 8, "local_workers": EVERY_REPLICA}, ({"dp": 1},)),
+        ({"local_workers": 2}, ({"dp": 3},)),
+        ({"dp_replicate": 2}, ({"dp": 2}, {"dp": 5}, {"ep": 3})),
+    ],
+)
+def test_an_option_is_tried_only_where_it_changes_the_step(option, without):
+    mesh = {"pp": 2, "dp": 4, "tp": 2, "cp": 1, "ep": 1, "tokens": 4096}
+    tried = RunOption(**option)
+    assert tried.sensible(**mesh)
+    assert not any(tried.sensible(**mesh | change) for change in without)
 
 
 @pytest.mark.parametrize("name", ASKED)

@@ -98,6 +98,17 @@ def test_an_outlook_by_hand(run):
     assert found.tco2e.value == pytest.approx(carbon(found.kwh, "USA").value / 1e3)
 
 
+def test_spare_nodes_cost_less_than_waiting(run):
+    """One of four nodes breaks every 25 hours, and a repair takes as long: on average one is
+    broken. Without a spare, four nodes wait half of the time, with one a fifth (Erlang's B), with
+    two a sixteenth: 2, 1.8 and 2.25 nodes."""
+    four = at_nodes(QUESTION, run, 4, SOLVER)
+    often = replace(SURE, spare_nodes=None, device_hours_per_failure=800.0)
+    found = outlook(four, reliability=replace(often, repair_s=25 * 3600.0 / often.hardware_share))
+    assert found.spare_nodes == 1
+    assert found.spare_usd.value == pytest.approx(found.rent_usd.value / 4)
+
+
 def test_lost_time_is_rented_too(run):
     often = replace(SURE, device_hours_per_failure=20.0, manual_share=0.0, repair_s=1.0)
     found = outlook(run, reliability=often)
