@@ -19,6 +19,7 @@ from simulator.training_run.explain.explain_memory import explain_memory
 from simulator.training_run.explain.explain_run import RunExplanation, explain_run
 from simulator.training_run.fit.interval import run_intervals
 from simulator.training_run.fit.recalibration import Calibration, calibrated
+from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.step.step_time import price_runs
 from tests.simulator.described_runs import GPT_RUN, changed
@@ -175,7 +176,7 @@ def test_a_calibration_shows_in_values_origins_and_interval() -> None:
 
 
 def test_everything_names_its_source() -> None:
-    networks = set()
+    networks, kernels = set(), set()
     for run in completed(FIGURES, every=7):
         found = explain_run(run)
         leaves_node = run.degrees.num_devices > run.node_devices
@@ -184,10 +185,15 @@ def test_everything_names_its_source() -> None:
         for used in found.sources:
             assert used.source.strip(), (run.id, used.name)
             assert used.method.strip(), (run.id, used.name)
+            if used.name.startswith("attention, "):
+                older = load_framework(run.stack).attention == "flash-2"
+                assert ("FlashAttention-2" in used.source) == older
+                kernels.add(older)
         assert found.step.rows > 0
         assert all(np.isfinite(x.weight) and x.meaning for x in found.coefficients)
         assert found.run.defaults == run.defaults
     assert networks == {(False, False), (True, True)}
+    assert kernels == {False, True}
 
 
 def test_hybrids_and_options_are_explained_as_they_are_predicted() -> None:
