@@ -26,8 +26,8 @@ from shardwright_frameworks.shell.text_marks import Place
 
 # Fields by words in the names of keys that set them.
 _FIELDS = {
-    "tp": r"(^|_)(tensor_(model_)?parallel|tp)(_(size|degree|dim))?$",
-    "pp": r"(^|_)(pipeline_(model_)?parallel|pp)(_(size|degree|dim))?$",
+    "tp": r"((^|_)(tensor_(model_)?parallel|tp)|^model_parallel)(_(size|degree|dim))?$",
+    "pp": r"(^|_)(pipe(line)?_(model_)?parallel|pp)(_(size|degree|dim))?$",
     "cp": r"(^|_)(context_parallel|ulysses|cp)(_\w*(size|degree|dim))?$|^sequence_parallel_size$",
     "ep": r"(^|_)(expert_(model_)?parallel|ep)(_(size|degree|dim))?$",
     "zero_stage": r"zero_stage$|sharding_strategy$|(^|_)fsdp2?(_(version|size|degree|dim))?$",

@@ -21,7 +21,8 @@ def is_parser(value: Any) -> bool:
 def parser_result(
     parser: Built, method: str, arguments: list[Any], keywords: Built, place: Place
 ) -> Any:
-    """The result of a parser's method; a group of arguments counts as the parser."""
+    """The result of a parser's method; a group of arguments counts as the parser. The parser's
+    defaults are the arguments of the command."""
     if method in _GROUPS:
         return parser
     if method == "add_argument":
@@ -29,21 +30,27 @@ def parser_result(
     elif method == "set_defaults":
         parser.arguments += [[str(key), *each] for key, each in keywords.entries.items()]
     elif method in ("parse_args", "parse_known_args"):
-        entries = {name: (value, at) for name, value, at in parser.arguments}
-        given = Built(call="Namespace", entries=entries, place=place)
-        return given if method == "parse_args" else [given, []]
+        entries = {}
+        for name, value, at, *rest in parser.arguments:
+            action, *names = rest or (None, name)
+            given = [parser.defaults[each] for each in names if each in parser.defaults]
+            entries[name] = given[-1] if given else (value, at)
+            if given and action == "store_false":
+                entries[name] = (False, given[-1][1])
+        parsed = Built(call="Namespace", entries=entries, place=place)
+        return parsed if method == "parse_args" else [parsed, []]
     return None
 
 
 def _argument(names: list[Any], keywords: Built, place: Place) -> list[Any]:
-    """The name of an argument, its default and its place."""
+    """The name of an argument, its default and place, its action, and its names in options."""
     options = {str(key): value for key, (value, _) in keywords.entries.items()}
     plain = [str(name) for name in names]
     long = next((name for name in plain if name.startswith("--")), plain[0] if plain else "")
     name = str(options.get("dest", long.lstrip("-").replace("-", "_")))
     is_needed = options.get("required") is True or not long.startswith("-")
-    if "default" in options:
-        return [name, options["default"], place]
-    if is_needed:
-        return [name, Open(f"the argument {long} of the program is not given"), place]
-    return [name, _SWITCHES.get(str(options.get("action"))), place]
+    action = str(options.get("action"))
+    default = options.get("default", _SWITCHES.get(action))
+    if "default" not in options and is_needed:
+        default = Open(f"the argument {long} of the program is not given")
+    return [name, default, place, action, *(each.lstrip("-").replace("-", "_") for each in plain)]

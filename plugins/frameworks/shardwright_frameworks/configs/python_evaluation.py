@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.configs.python_arguments import is_parser
 from shardwright_frameworks.configs.python_file import OBJECTS, PythonFile, dotted
 from shardwright_frameworks.configs.python_operations import (
     BUILTINS,
@@ -69,9 +70,15 @@ class _Method:
 
 @dataclass(slots=True)
 class Evaluation:
-    """The evaluation of one configuration, with limits on its length."""
+    """The evaluation of one configuration, with limits on its length.
+
+    made       the objects of classes that are not in the files, in their order
+    arguments  those given to the program, by name
+    """
 
     definitions: Definitions
+    made: list[Built] = field(default_factory=list)
+    arguments: dict[str, tuple[Any, Place]] = field(default_factory=dict)
     steps: int = 0
     depth: int = 0
 
@@ -399,9 +406,19 @@ class Evaluation:
             named = {str(key): value for key, (value, _) in keywords.entries.items()}
             return self.call(function, arguments, named, frame.unsure)
         name = function.name if isinstance(function, Named) else dotted(node.func)
+        if name.endswith("Fire") and arguments and isinstance(arguments[0], Function):
+            given = {key: value for key, (value, _) in self.arguments.items()}
+            return self.call(arguments[0], (), given, frame.unsure)
         name, arguments, is_configured = configured(name, arguments)
         defaults = self.definitions.defaults(frame.path, frame.file, name)
-        return constructed(name, arguments, keywords, place, defaults, is_configured=is_configured)
+        result = constructed(
+            name, arguments, keywords, place, defaults, is_configured=is_configured
+        )
+        if is_parser(result):
+            result.defaults = self.arguments
+        if isinstance(result, Built):
+            self.made.append(result)
+        return result
 
     def _function(self, node: ast.expr, frame: _Frame) -> Any:
         """The callee: a function, a name that is not in the files, or a value's method."""

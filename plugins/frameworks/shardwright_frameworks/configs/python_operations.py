@@ -48,7 +48,7 @@ def truth_value(value: Any) -> bool | None:
     if isinstance(value, (Open, Named)):
         return None
     if isinstance(value, Built):
-        if value.call or value.entries:
+        if value.entries or (value.call and not value.open):
             return True
         return None if value.open or value.is_part else False
     return bool(value)

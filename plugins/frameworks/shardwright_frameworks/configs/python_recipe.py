@@ -64,6 +64,14 @@ class PythonRecipes:
                 whole.arguments.append(found)
         return flattened("", whole)
 
+    def made(
+        self, path: Path, file: PythonFile, arguments: dict[str, tuple[Any, Place]]
+    ) -> list[Built]:
+        """The objects of other modules' classes that a program makes, given its arguments."""
+        self.files[path], self._evaluation.arguments = file, arguments
+        self._top(path, file)
+        return self._evaluation.made
+
     def defined(
         self, path: Path, file: PythonFile, name: str, depth: int = 0
     ) -> tuple[Path, PythonFile, str] | None:

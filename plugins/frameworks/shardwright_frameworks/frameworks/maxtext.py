@@ -47,6 +47,7 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "opt_type": ("optimizer", word_of),
     "optimizer_memory_host_offload": ("optimizer_offload", truth_of),
     "logits_via_embedding": ("model.tied_embeddings", truth_of),
+    "mlp_activations": ("model.gated_mlp", lambda value: "linear" in value if value else None),
 }  # fmt: skip
 _FIGURES = frozenset(key for key, (about, _) in _KEYS.items() if about.startswith("model."))
 _OF_MODEL = _FIGURES | {"decoder_block"}

@@ -1,9 +1,10 @@
 """Smaller families of YAML: GPT-NeoX (github.com/EleutherAI/gpt-neox, megatron/neox_arguments),
 Composer's (github.com/mosaicml/llm-foundry scripts/train/yamls, github.com/allenai/OLMo
-configs)."""
+configs), Levanter (github.com/marin-community/levanter, src/levanter/trainer.py, models)."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,12 @@ from shardwright_frameworks.configs.keyed_values import (
     Reader,
     collect_keys,
     degree_of,
+    dtype_of,
     flash_of,
     opposite_of,
     read_by,
     recompute_of,
+    text_of,
     truth_of,
     word_of,
 )
@@ -76,9 +79,58 @@ _COMPOSER: dict[str, tuple[str, Reader]] = {
     "model.attn_config.attn_impl": ("flash_attention", flash_of),
     "model.pretrained_model_name_or_path": (
         "model.name",
-        lambda v: v if isinstance(v, str) else None,
+        text_of,
     ),
 }  # fmt: skip
+
+
+def _compute_type(value: Any) -> str | None:
+    """The type of a policy of mixed precision, `p=f32,c=bfloat16` or a word for all of it."""
+    found = re.search(r"\bc(?:ompute)?=(\w+)", str(value))
+    word = found[1] if found is not None else str(value)
+    return {"f32": "fp32", "full": "fp32", "f16": "fp16"}.get(word, dtype_of(word))
+
+
+_LEVANTER: dict[str, tuple[str, Reader]] = {
+    **read_by(
+        degree_of,
+        {"global_batch": "trainer.train_batch_size",
+         "micro_batch": "trainer.per_device_parallelism",
+         "seq_len": "model.seq_len model.max_seq_len max_seq_len train_seq_len",
+         "tp": "trainer.model_axis_size", "model.num_layers": "model.num_layers",
+         "model.hidden_size": "model.hidden_dim", "model.ffn_size": "model.intermediate_dim",
+         "model.num_heads": "model.num_heads", "model.num_kv_heads": "model.num_kv_heads",
+         "model.head_dim": "model.head_dim", "model.sliding_window": "model.sliding_window",
+         "model.num_experts": "model.n_routed_experts",
+         "model.top_k": "model.num_experts_per_tok"},
+    ),
+    "trainer.mp": ("precision", _compute_type),
+    "trainer.fsdp_axis": ("zero_stage", lambda value: 3 if value else 0),
+    "optimizer.type": ("optimizer", word_of),
+    "model.gradient_checkpointing": ("recompute", recompute_of),
+    "model.tie_word_embeddings": ("model.tied_embeddings", truth_of),
+    "initialize_from_hf": ("model.name", text_of),
+    "model_name_or_path": ("model.name", text_of),
+}  # fmt: skip
+
+
+def is_levanter(file: KeyedFile) -> bool:
+    """Whether a file is Levanter's."""
+    return file.has("trainer", "train_batch_size") and file.has("trainer", "num_train_steps")
+
+
+def collect_levanter(file: KeyedFile, collected: Collected) -> None:
+    """Collect a configuration of Levanter; devices are those of its program."""
+    collect_keys(file, collected, _LEVANTER)
+    kind, place = file.get("model", "type"), file.place(("model", "type"))
+    if isinstance(kind, str):
+        collected.set("model.gated_mlp", kind not in ("gpt2", "mpt"), place, "model.type")
+    axes = ("trainer", "tensor_parallel_axes")  # of models, sharded by `model_axis_size`
+    collected.use(".".join(axes), file.place(axes))
+    collected.default(
+        "Levanter 1.2, trainer.py and models", tp=1, pp=1, cp=1, zero_stage=3, optimizer="adam",
+        recompute="full", precision="fp32",
+    )  # fmt: skip
 
 
 def hyphens_replaced(file: KeyedFile) -> KeyedFile:

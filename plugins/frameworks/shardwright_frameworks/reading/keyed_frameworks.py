@@ -424,6 +424,11 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
     "composer": KeyedFramework(
         recognizes=other_yaml.is_composer, collect=_collect_composer, overridden=True
     ),
+    "levanter": KeyedFramework(
+        recognizes=other_yaml.is_levanter,
+        collect=_of_file(other_yaml.collect_levanter, "levanter"),
+        overridden=True,
+    ),
     "automodel": KeyedFramework(
         recognizes=automodel.is_automodel,
         collect=_of_file(automodel.collect_automodel, "automodel"),

@@ -305,7 +305,8 @@ def _collect_nemo_rl(source: LaunchSource) -> str:
 def _is_nemo(source: LaunchSource) -> bool:
     paths = list(source.hydra)
     launcher = source.program.endswith("launcher_scripts/main.py")  # NeMo's
-    return launcher or nemo.is_nemo(paths) or any("trainer" in path for path in paths)
+    lightning = {("trainer", key) for key in ("devices", "num_nodes", "precision", "max_steps")}
+    return launcher or nemo.is_nemo(paths) or any(path[-2:] in lightning for path in paths)
 
 
 def _collect_nemo(source: LaunchSource) -> str:
@@ -447,6 +448,9 @@ def _collect_others(source: LaunchSource) -> str | None:
         if has_config or not is_trainer:
             return "deepspeed" if framework in (None, "accelerate") else framework
         return "transformers"
+    program = source.find(source.launch.program)
+    if program is not None and framework in (None, "accelerate", "deepspeed"):
+        framework = source.collect_program(program) or framework
     if any("accelerate" in word for word in words):
         accelerate.collect_launch_options(options, source.collected)
         return framework if framework not in (None, "deepspeed") else "accelerate"

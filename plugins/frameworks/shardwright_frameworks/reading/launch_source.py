@@ -12,14 +12,14 @@ from typing import Any
 
 from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Options, read_options
+from shardwright_frameworks.configs.command_options import Options, read_options, whole
 from shardwright_frameworks.configs.interpolation import Key, Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile
-from shardwright_frameworks.frameworks import accelerate, maxtext, nemo
+from shardwright_frameworks.frameworks import accelerate, hf_trainer, maxtext, nemo
 from shardwright_frameworks.reading.consistency import Variables
 from shardwright_frameworks.reading.keyed_frameworks import collect_deepspeed_file
 from shardwright_frameworks.reading.launch import Launch
-from shardwright_frameworks.reading.read_file import collect_keyed, collect_python
+from shardwright_frameworks.reading.read_file import collect_keyed, collect_program, collect_python
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.script_reading import ScriptReading
 from shardwright_frameworks.shell.text_marks import (
@@ -173,6 +173,24 @@ class LaunchSource:
             return False
         return found is not None
 
+    def collect_program(self, name: str) -> str | None:
+        """Collect a program of the folder that sets up the Trainer itself, with its options."""
+        options, arguments = self.options_as_file(), dict[str, tuple[Any, Place]]()
+        for (key, *_), value in options.values.items():
+            number = whole(value) if isinstance(value, str) else None
+            arguments[key] = (value if number is None else number, options.place((key,)))
+        try:
+            framework = collect_program(name, self.folder, self.collected, arguments)
+        except DocumentError:
+            return None
+        if framework is not None:  # its other options
+            others = Collected()
+            given = hf_trainer.given_by_options(self.options, others)
+            hf_trainer.collect_trainer(given, others, defaults=False)
+            with self.collected.overriding_files():
+                self.collected.take(others)
+        return framework
+
     def collect_deepspeed(self, named: str, place: Place | None = None) -> None:
         """Collects DeepSpeed's file."""
         script, place = self.launch.command.script, place or self.launch.place
@@ -192,6 +210,7 @@ class LaunchSource:
                     of_file = Collected()
                     placed = collect_keyed(name, self.folder, of_file, self.chosen, overrides)
                     if placed == "deepspeed":
+                        collected.open_keys -= of_file.placed.keys()
                         collected.take(of_file)
                     else:
                         if accelerated and placed != "accelerate":
@@ -206,7 +225,7 @@ class LaunchSource:
         launcher = self.launch.launcher
         if accelerated:
             accelerate.collect_launch_options(launcher, collected)
-            own, path = launcher.last("config_file"), launcher.text("config_file")
+            own, path = launcher.last("config_file"), launcher.file("config_file")
             if own is not None and (path is None or self.find(path) is None):
                 why = f"{path!r} is not in the folder" if path else "its value is unknown"
                 collected.leave_open("zero_stage", own.name, why, own.place)

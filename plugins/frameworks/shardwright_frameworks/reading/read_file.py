@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
@@ -15,7 +16,7 @@ from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
 from shardwright_frameworks.configs.python_file import PythonFile, read_python
 from shardwright_frameworks.configs.python_recipe import PythonRecipes
-from shardwright_frameworks.configs.python_values import PythonValues
+from shardwright_frameworks.configs.python_values import Built, PythonValues, flattened
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
     maxtext,
@@ -24,13 +25,16 @@ from shardwright_frameworks.frameworks import (
     nemo,
     nemo_rl,
     python_config,
+    trainer_program,
     verl,
 )
+from shardwright_frameworks.frameworks.deepspeed_config import collect_deepspeed
 from shardwright_frameworks.frameworks.flavor_source import collect_flavor
 from shardwright_frameworks.reading.consistency import complete
 from shardwright_frameworks.reading.keyed_frameworks import (
     FRAMEWORKS,
     KeyedSource,
+    collect_deepspeed_file,
     configured_section,
     keyed_framework,
     overridden_file,
@@ -156,17 +160,41 @@ def read_python_config(
     return collected
 
 
-def _collect_python_nanotron(name: str, values: PythonValues, collected: Collected) -> str:
-    """Collect nanotron's configuration as in the YAML that it is saved as."""
-    keyed = KeyedFile(
+def collect_program(
+    name: str,
+    folder: ConfigFolder,
+    collected: Collected,
+    arguments: dict[str, tuple[Any, Place]],
+) -> str | None:
+    """Collect a program that sets up the Trainer itself, given its arguments; None for others."""
+    path, file = folder.path_of(name), read_python(name, folder.text(name) or "")
+    made = PythonRecipes().made(path, file, arguments)
+    deepspeed = trainer_program.collect_program(made, collected)
+    if deepspeed is None:
+        return None
+    collected.files.append(name)
+    if isinstance(deepspeed, Built):
+        collect_deepspeed(_keyed(name, flattened("", deepspeed)), collected)
+    elif deepspeed:
+        collect_deepspeed_file(deepspeed, folder, collected, Place(name, 1), name)
+    return "transformers"
+
+
+def _keyed(name: str, values: PythonValues) -> KeyedFile:
+    """The values of a Python file as those of a keyed file."""
+    return KeyedFile(
         name=name,
         values={path: value for path, (value, _) in values.values.items()},
         lines={path: place.line for path, (_, place) in values.values.items()},
     )
+
+
+def _collect_python_nanotron(name: str, values: PythonValues, collected: Collected) -> str:
+    """Collect nanotron's configuration as in the YAML that it is saved as."""
     for path, (_, why, place) in values.opened.items():
         if path[:1] in ((), ("parallelism",), ("tokens",)):
             collected.report_missing(".".join(path) or "config", why, place)
-    nanotron.collect_nanotron(keyed, collected)
+    nanotron.collect_nanotron(_keyed(name, values), collected)
     return "nanotron"
 
 
@@ -236,7 +264,10 @@ def collect_python(
             "a row of a table of runs (shardwright predict --runs)"
         )
     if framework is None:
-        return None
+        framework = collect_program(name, folder, collected, {})
+        if framework is not None and "zero_stage" not in collected.placed:
+            collected.leave_open("zero_stage")  # the command names accelerate's file
+        return framework
     collected.files.append(name)
     if framework == "internevo":
         values = recipes.top(path, file)

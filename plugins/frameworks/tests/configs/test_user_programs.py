@@ -1,0 +1,146 @@
+"""Programs and files of users: Python that sets up the Trainer itself, Levanter's YAML, and names
+that several launchers share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plugins.frameworks.tests.configs.written_config import read
+from profiles.errors import DocumentError
+
+PROGRAM = """
+import argparse
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+from peft import LoraConfig
+
+def get_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-m", "--model_path", default="Qwen/Qwen3-8B")
+    parser.add_argument("--batch_size", type=int, default=2)
+    parser.add_argument("--total", type=int, default=64)
+    parser.add_argument("--no_fp16", action="store_false")
+    parser.add_argument("--packed", action=argparse.BooleanOptionalAction, default=True)
+    return parser.parse_args()
+
+def main(args):
+    model = AutoModelForCausalLM.from_pretrained(args.model_path)
+    peft = LoraConfig(r=16)
+    training_args = TrainingArguments(
+        per_device_train_batch_size=args.batch_size,
+        gradient_accumulation_steps=args.total // args.batch_size,
+        fp16=args.no_fp16,
+        gradient_checkpointing=args.packed,
+        BF16
+    )
+    Trainer(model=model, args=training_args).train()
+
+if __name__ == "__main__":
+    main(get_args())
+"""
+
+
+def _program(folder: Path, more: str = "") -> None:
+    (folder / "train.py").write_text(PROGRAM.replace("BF16", more))
+
+
+def test_a_program_that_sets_up_the_trainer(tmp_path: Path) -> None:
+    _program(tmp_path)
+    run = read(tmp_path, "train.py", PROGRAM.replace("BF16", ""))
+    assert (run.framework, run.micro_batch, run.gradient_accumulation) == ("transformers", 2, 32)
+    assert (run.precision, run.recompute, run.model.lora_rank) == ("fp16", "full", 16)
+    assert (run.model.num_layers, "zero_stage" in run.defaults) == (36, False)
+
+
+def test_options_replace_the_defaults_of_a_program(tmp_path: Path) -> None:
+    _program(tmp_path)
+    words = "--batch_size 4 -m Qwen/Qwen3-4B --no_fp16 --packed --seq_length 512"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 2 train.py {words}\n")
+    assert (run.micro_batch, run.gradient_accumulation, run.global_batch) == (4, 16, 128)
+    assert (run.model.name, run.defaults["precision"].value) == ("Qwen/Qwen3-4B", "fp32")
+    assert (run.recompute, run.seq_len) == ("full", 512)
+
+
+@pytest.mark.parametrize("value", ["torch.cuda.is_bf16_supported()", "not is_old()"])
+def test_a_precision_that_the_program_finds_out(tmp_path: Path, value: str) -> None:
+    _program(tmp_path, f"bf16={value},")
+    run = read(tmp_path, "a.sh", "torchrun --nproc_per_node 2 train.py --no_fp16\n")
+    assert run.precision is None
+    assert "precision" not in run.defaults
+
+
+def test_entries_of_deepspeed_in_a_program(tmp_path: Path) -> None:
+    _program(tmp_path, 'deepspeed={"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},')
+    run = read(tmp_path, "a.sh", "deepspeed --num_gpus 2 train.py --no_fp16\n")
+    assert (run.zero_stage, run.precision) == (2, "bf16")
+
+
+def test_a_program_of_fire(tmp_path: Path) -> None:
+    (tmp_path / "finetune.py").write_text(
+        "import fire, transformers\n"
+        "def train(base_model: str = '', batch_size: int = 128, micro: int = 4):\n"
+        "    steps = batch_size // micro\n"
+        "    transformers.Trainer(args=transformers.TrainingArguments(\n"
+        "        per_device_train_batch_size=micro, gradient_accumulation_steps=steps))\n"
+        "if __name__ == '__main__':\n    fire.Fire(train)\n"
+    )
+    run = read(tmp_path, "a.sh", "torchrun --nproc_per_node 2 finetune.py --micro 8\n")
+    assert (run.micro_batch, run.gradient_accumulation, run.devices) == (8, 16, 2)
+
+
+def test_levanter(tmp_path: Path) -> None:
+    text = (
+        "model:\n  type: llama\n  seq_len: 2048\n  hidden_dim: 64\n  num_layers: 4\n"
+        "  gradient_checkpointing: false\n"
+        "trainer:\n  mp: p=f32,c=bfloat16\n  train_batch_size: 128\n  num_train_steps: 10\n"
+        "  per_device_parallelism: -1\n  fsdp_axis: embed\n  tensor_parallel_axes: [mlp, heads]\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.framework, run.seq_len, run.global_batch) == ("levanter", 2048, 128)
+    assert (run.precision, run.recompute, run.zero_stage) == ("bf16", "none", 3)
+    assert (run.model.hidden_size, run.micro_batch, run.unused) == (64, None, ())
+    command = "python -m levanter.main.train_lm --config_path a.yaml --trainer.train_batch_size 256"
+    assert read(tmp_path, "a.sh", command).global_batch == 256
+
+
+def test_degrees_of_deepspeed_s_pipeline_engine(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 0}}')
+    words = "--model_parallel_size 2 --pipe_parallel_size 2 --deepspeed_config ds.json"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 8 cli/train.py {words}\n")
+    assert (run.tp, run.pp, run.dp) == (2, 2, 2)
+
+
+def test_a_trainer_of_another_program_is_not_nemo_s(tmp_path: Path) -> None:
+    command = (
+        "torchrun --nproc_per_node 4 other.py trainer.save_folder=a loader.global_batch_size=8"
+    )
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
+        read(tmp_path, "a.sh", command)
+
+
+def test_files_that_a_script_names_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.yaml").write_text(
+        "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  fsdp_version: 2\n"
+        "  fsdp_reshard_after_forward: true\n"
+    )
+    own = 'D="$(cd "$(dirname "$0")" && pwd)"\n'
+    words = "--model_name_or_path a --per_device_train_batch_size 2 --output_dir b --max_steps 3"
+    launch = f'accelerate launch --config_file "$D/fsdp.yaml" own.py {words}\n'
+    assert read(tmp_path, "a.sh", own + launch).zero_stage == 3
+
+
+def test_deepspeed_s_file_beside_one_of_the_trainer(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}, "bf16": {"enabled": 1}}')
+    (tmp_path / "c.yaml").write_text(
+        "model_name_or_path: a\nper_device_train_batch_size: 1\noutput_dir: b\n"
+    )
+    run = read(
+        tmp_path, "a.sh", "torchrun --nproc_per_node 4 train.py c.yaml --deepspeed=ds.json\n"
+    )
+    assert run.zero_stage == 3
+
+
+def test_activations_of_maxtext_with_a_gate(tmp_path: Path) -> None:
+    text = "ici_fsdp_parallelism: 4\nper_device_batch_size: 1\nmlp_activations: [silu, linear]\n"
+    assert read(tmp_path, "a.yml", text).model.gated_mlp is True
