@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.python_arguments import is_parser
@@ -68,6 +68,13 @@ class _Method:
     name: str
 
 
+class Made(NamedTuple):
+    """An object made by a program, and why that may not happen; "" if it does."""
+
+    built: Built
+    unsure: str
+
+
 @dataclass(slots=True)
 class Evaluation:
     """The evaluation of one configuration, with limits on its length.
@@ -77,7 +84,7 @@ class Evaluation:
     """
 
     definitions: Definitions
-    made: list[Built] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
     arguments: dict[str, tuple[Any, Place]] = field(default_factory=dict)
     steps: int = 0
     depth: int = 0
@@ -397,9 +404,12 @@ class Evaluation:
                 return known(arguments, keywords, place, frame.unsure)
         function = self._function(node.func, frame)
         if isinstance(function, _Method):
-            return method_result(
+            result = method_result(
                 function.holder, function.name, arguments, keywords, place, frame.unsure
             )
+            if isinstance(result, Built):
+                self.made.append(Made(result, frame.unsure))
+            return result
         if isinstance(function, Function):
             if keywords.open:
                 return Open(keywords.open)
@@ -417,7 +427,7 @@ class Evaluation:
         if is_parser(result):
             result.defaults = self.arguments
         if isinstance(result, Built):
-            self.made.append(result)
+            self.made.append(Made(result, frame.unsure))
         return result
 
     def _function(self, node: ast.expr, frame: _Frame) -> Any:

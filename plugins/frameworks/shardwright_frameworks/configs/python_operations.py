@@ -100,8 +100,8 @@ def computed(operation: ast.operator, left: Any, right: Any) -> Any:
 def attribute_of(holder: Any, name: str, place: Place) -> Any:
     """An attribute; a missing part of an object is created, for later assignments."""
     if isinstance(holder, Named):
-        if name in ("bfloat16", "float16", "float32") and holder.name == "torch":
-            return name
+        if name in ("bfloat16", "float16", "float32", "half") and holder.name == "torch":
+            return name.replace("half", "float16")
         return Named(f"{holder.name}.{name}")
     if not isinstance(holder, Built):
         return Open(f"{name} of an unknown value")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import DocumentError
-from shardwright_frameworks.configs.python_evaluation import Evaluation
+from shardwright_frameworks.configs.python_evaluation import Evaluation, Made
 from shardwright_frameworks.configs.python_file import ImportedName, PythonFile, read_python
 from shardwright_frameworks.configs.python_values import (
     Built,
@@ -66,7 +66,7 @@ class PythonRecipes:
 
     def made(
         self, path: Path, file: PythonFile, arguments: dict[str, tuple[Any, Place]]
-    ) -> list[Built]:
+    ) -> list[Made]:
         """The objects of other modules' classes that a program makes, given its arguments."""
         self.files[path], self._evaluation.arguments = file, arguments
         self._top(path, file)
@@ -141,9 +141,11 @@ class PythonRecipes:
         for base in reversed(node.bases):
             found |= self.defaults(where, other, ast.unparse(base))
         for each in node.body:
-            if isinstance(each, ast.AnnAssign) and isinstance(each.value, ast.Constant):
-                place = Place(other.name, each.lineno)
-                found[ast.unparse(each.target)] = (each.value.value, place)
+            value = each.value if isinstance(each, ast.AnnAssign) else None
+            if isinstance(value, ast.Call) and ast.unparse(value.func) == "field":
+                value = next((one.value for one in value.keywords if one.arg == "default"), None)
+            if isinstance(each, ast.AnnAssign) and isinstance(value, ast.Constant):
+                found[ast.unparse(each.target)] = (value.value, Place(other.name, each.lineno))
         return found
 
     def _top(self, path: Path, file: PythonFile) -> dict[str, Any]:

@@ -84,6 +84,7 @@ _LENGTHS = (
     ("max_prompt_seq_len", "max_answer_seq_len"),  # of DeepSpeed-Chat's
 )
 _NAMES = ("model_name_or_path", "base_model", "config_name", "model", "actor_model_name_or_path")
+_ABOUTS |= dict.fromkeys(("torch_dtype", "dtype"), "precision")
 _ABOUTS |= dict.fromkeys(("deepspeed", "fsdp"), "zero_stage") | dict.fromkeys(_NAMES, "model.name")
 _MARKS = frozenset(
     {"per_device_train_batch_size", "gradient_accumulation_steps", "model_name_or_path",
@@ -100,6 +101,11 @@ _OWN_LOOP = frozenset(
 _SHIPPED = re.compile(r"zero([0-3])(_offload)?")
 Given = list[tuple[str, Any, Place, str]]
 """(key, value, place, option as written) of each argument, in order."""
+
+
+def field_of(key: str) -> str | None:
+    """The field that an argument decides."""
+    return _ABOUTS.get(key)
 
 
 def is_trainer(keys: set[str]) -> bool:

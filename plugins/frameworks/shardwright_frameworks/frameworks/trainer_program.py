@@ -1,29 +1,37 @@
-"""Python programs that set up transformers' or TRL's Trainer themselves: the objects that they
-make, with literal values, variables and the arguments of the program."""
+"""Python programs with transformers' or TRL's Trainer: the arguments that they set up or have
+defaults for, and their model and adapters, with literal values, variables and the arguments of the
+program."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.interpolation import Open
-from shardwright_frameworks.configs.python_values import Built, is_literal
+from shardwright_frameworks.configs.python_arguments import is_parser
+from shardwright_frameworks.configs.python_evaluation import Made
+from shardwright_frameworks.configs.python_values import Built, Named, is_literal
 from shardwright_frameworks.frameworks import hf_trainer
 from shardwright_frameworks.frameworks.objectives import report_objective
+from shardwright_frameworks.shell.text_marks import Place
 
 _CONFIG = re.compile(r"(?:TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|RLOO|PPO|Reward)Config)$")
 _MODEL = re.compile(r"(LM|Model\w*|Classification)\.from_pretrained$")
 _ADAPTERS = re.compile(r"(LoraConfig|\.get_peft_model)$")
+_RECOMPUTES = ("gradient_checkpointing_enable", "prepare_model_for_kbit_training",
+               "prepare_model_for_int8_training")  # fmt: skip
 _MODEL_KEYS = ("torch_dtype", "dtype", "load_in_4bit", "load_in_8bit", "attn_implementation",
                "max_seq_length")  # fmt: skip
+Defaults = Callable[[str], Mapping[str, tuple[Any, Place]]]
+"""The entries in the definition of a class."""
 
 
-def collect_program(made: Sequence[Built], collected: Collected) -> str | Built | None:
-    """Collect the objects that a program makes; returns the DeepSpeed file that it names or its
+def collect_program(made: Sequence[Made], collected: Collected) -> str | Built | None:
+    """Collect the Trainer that a program sets up; returns the DeepSpeed file that it names or its
     entries, "" for none, None if it makes no Trainer's arguments."""
-    configs = [each for each in made if _CONFIG.search(each.call)]
+    configs = [each.built for each in made if _CONFIG.search(each.built.call)]
     if not configs:
         return None
     first, *others = configs
@@ -31,21 +39,12 @@ def collect_program(made: Sequence[Built], collected: Collected) -> str | Built 
     if differing := sorted(str(key) for key in keys if not _agree(str(key), configs)):
         why = f"the program has several; the first is read, others differ in {differing[0]}"
         collected.report_unresolved(first.call, why, first.place)
-    given = _given(first, tuple(map(str, first.entries)))
     if first.open:  # `TrainingArguments(**options)`
         collected.report_missing(first.call, first.open, first.place)
-    for each in made:
-        if _MODEL.search(each.call):
-            given += _given(each, _MODEL_KEYS) + _model_name(each)
-        elif each.call.endswith("BitsAndBytesConfig"):
-            given += _given(each, ("load_in_4bit", "load_in_8bit"))
-        elif each.call.endswith("Trainer"):
-            given += _given(each, ("max_seq_length",))
-        elif _ADAPTERS.search(each.call):
-            given += [("lora_r", *rest) for _, *rest in _given(each, ("r",))]
-    named = hf_trainer.collect_trainer(given, collected)
+    named = hf_trainer.collect_trainer(_given(first, tuple(map(str, first.entries))), collected)
     if "deepspeed" in first.entries:
         collected.defaults.pop("zero_stage", None)
+    collect_objects(made, collected)
     objective = _CONFIG.search(first.call)
     if objective is not None and objective[1] is not None:
         report_objective(objective[1].lower(), first.call, first.place, collected)
@@ -54,6 +53,49 @@ def collect_program(made: Sequence[Built], collected: Collected) -> str | Built 
     if isinstance(inside, Built) and not inside.call:
         return inside
     return named or ""
+
+
+def given_by_parser(made: Sequence[Made], defaults: Defaults) -> tuple[hf_trainer.Given, bool]:
+    """The defaults of a program's own options, and whether its parser is `argparse`, not that of
+    the Trainer's arguments."""
+    given = hf_trainer.Given()
+    for each in (one.built for one in made):
+        if is_parser(each):
+            entries = {name: (value, at) for name, value, at, *_ in each.arguments}
+            return _given(Built(entries=entries), tuple(entries)), True
+        if each.call.endswith(("HfArgumentParser", "TrlParser")) and each.arguments:
+            kinds = each.arguments[0] if isinstance(each.arguments[0], list) else each.arguments
+            for kind in kinds:
+                fields = defaults(kind.name) if isinstance(kind, Named) else {}
+                given += _given(Built(call="", entries=dict(fields)), tuple(fields))
+    return given, False
+
+
+def collect_objects(made: Sequence[Made], collected: Collected) -> None:
+    """Collect a program's model and adapters, as far as its options do not decide of them."""
+    given = hf_trainer.Given()
+    adapts = any(each.call.endswith("get_peft_model") or "peft_config" in each.entries
+                 for each, _ in made)  # fmt: skip
+    for each, unsure in made:
+        found = hf_trainer.Given()
+        if _MODEL.search(each.call):
+            found += _given(each, _MODEL_KEYS) + _model_name(each)
+        elif each.call.endswith("BitsAndBytesConfig"):
+            found += _given(each, ("load_in_4bit", "load_in_8bit"))
+        elif each.call.endswith("Trainer"):
+            found += _given(each, ("max_seq_length",))
+        elif _ADAPTERS.search(each.call):
+            found += [
+                ("lora_r", value, at, option) for _, value, at, option in _given(each, ("r",))
+            ]
+            unsure = unsure or ("" if adapts else "the use of these adapters is not found")
+        elif each.call.endswith(_RECOMPUTES):
+            off = each.entries.get("use_gradient_checkpointing", (True,))[0] is False
+            found += [("gradient_checkpointing", True, each.place, each.call)] * (not off)
+        given += [(key, Open(unsure) if unsure else v, at, o) for key, v, at, o in found]
+    decided = collected.placed.keys() | collected.open_keys
+    given = [each for each in given if hf_trainer.field_of(each[0]) not in decided]
+    hf_trainer.collect_trainer(given, collected, defaults=False)
 
 
 def _agree(key: str, configs: Sequence[Built]) -> bool:
@@ -68,7 +110,7 @@ def _given(made: Built, keys: Sequence[str]) -> hf_trainer.Given:
         if key in keys and value is not None and not (isinstance(value, Built) and not value.call):
             known = is_literal(value) or isinstance(value, Open)
             read = value if known else Open("its value is computed by the program")
-            given.append((key, read, place, f"{name}({key})"))
+            given.append((key, read, place, f"{name}({key})" if name else key))
     return given
 
 

@@ -216,6 +216,7 @@ def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> 
         collected.default("deepspeed, launcher/runner.py: this node, without a host file", nodes=1)
     if "deepspeed" in launch.words and each is None:
         collected.open_keys.add("devices_per_node")  # all devices of the node
+        _include(launch.launcher, collected)
     _gres(launch.launcher, collected)
     header_nodes, header_each = header.number("--nodes"), header.devices_per_node
     tasks = header.number("--ntasks-per-node")
@@ -315,6 +316,15 @@ def _count_given(options: Options, collected: Collected, *keys: str) -> int | No
         about = "nodes" if option.key in _NODES else "devices_per_node"
         collected.set(about, number, option.place, option.name)
     return number
+
+
+def _include(options: Options, collected: Collected) -> None:
+    """Collect the devices in deepspeed's `--include host:0,1@host2:0,1`."""
+    named, text = options.last("include", "i"), options.text("include", "i")
+    slots = [host.partition(":")[2].split(",") for host in (text or "").split("@")]
+    if named is not None and all(map(all, slots)):
+        collected.set("devices", sum(map(len, slots)), named.place, named.name)
+        collected.set("nodes", len(slots), named.place, named.name)
 
 
 def _gres(options: Options, collected: Collected) -> None:

@@ -26,6 +26,7 @@ from shardwright_frameworks.frameworks import (
     slime,
     torchtitan,
     torchtune,
+    trainer_program,
     verl,
 )
 from shardwright_frameworks.frameworks.flavor_source import collect_flavor_of_tree
@@ -92,7 +93,7 @@ def _collect_maxtext(source: LaunchSource) -> str:
             source.report_missing("config", f"{text!r} is not in the folder")
     arguments, unknowns = source.launch.arguments, source.reading.unknowns
     given |= maxtext.given_by_words(arguments, unknowns, collected)
-    near = collected.files[0] if collected.files else ""
+    near = collected.files[-1] if collected.files else ""
     maxtext.collect_maxtext(given, collected, maxtext.model_file(given, source.folder, near))
     return "maxtext"
 
@@ -435,8 +436,12 @@ def _collect_others(source: LaunchSource) -> str | None:
             source.collect_deepspeed(named)
     elif is_trainer or {"deepspeed", "deepspeed_config"} & keys:
         given = hf_trainer.given_by_options(options, source.collected)
+        own, is_own, made = source.defaults_of_program()
+        of_trainer = of_trainer and not is_own
         source.collected.overriding = framework is not None
+        given = [*own, *given]
         deepspeed = hf_trainer.collect_trainer(given, source.collected, defaults=of_trainer)
+        trainer_program.collect_objects(made, source.collected)
         if is_trainer and not of_trainer and framework is None:
             why = "its options are not all the Trainer's, whose defaults are not used"
             source.collected.report_unresolved(source.launch.program, why, source.launch.place)

@@ -15,11 +15,17 @@ from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, read_options, whole
 from shardwright_frameworks.configs.interpolation import Key, Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile
-from shardwright_frameworks.frameworks import accelerate, hf_trainer, maxtext, nemo
+from shardwright_frameworks.configs.python_evaluation import Made
+from shardwright_frameworks.frameworks import accelerate, hf_trainer, maxtext, nemo, trainer_program
 from shardwright_frameworks.reading.consistency import Variables
 from shardwright_frameworks.reading.keyed_frameworks import collect_deepspeed_file
 from shardwright_frameworks.reading.launch import Launch
-from shardwright_frameworks.reading.read_file import collect_keyed, collect_program, collect_python
+from shardwright_frameworks.reading.read_file import (
+    collect_keyed,
+    collect_program,
+    collect_python,
+    objects_of_program,
+)
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.script_reading import ScriptReading
 from shardwright_frameworks.shell.text_marks import (
@@ -173,14 +179,30 @@ class LaunchSource:
             return False
         return found is not None
 
-    def collect_program(self, name: str) -> str | None:
-        """Collect a program of the folder that sets up the Trainer itself, with its options."""
+    @property
+    def _arguments(self) -> dict[str, tuple[Any, Place]]:
+        """The values of the options by their keys."""
         options, arguments = self.options_as_file(), dict[str, tuple[Any, Place]]()
         for (key, *_), value in options.values.items():
             number = whole(value) if isinstance(value, str) else None
             arguments[key] = (value if number is None else number, options.place((key,)))
+        return arguments
+
+    def defaults_of_program(self) -> tuple[hf_trainer.Given, bool, list[Made]]:
+        """The defaults that the program has for options that are not given, whether it parses them
+        by `argparse`, and the objects that it makes."""
+        name = self.find(self.launch.program)
         try:
-            framework = collect_program(name, self.folder, self.collected, arguments)
+            made, defaults = objects_of_program(name or "", self.folder, self._arguments)
+        except DocumentError:
+            return [], False, []
+        given, is_own = trainer_program.given_by_parser(made, defaults)
+        return [each for each in given if each[0] not in self.keys], is_own, made
+
+    def collect_program(self, name: str) -> str | None:
+        """Collect a program of the folder that sets up the Trainer itself, with its options."""
+        try:
+            framework = collect_program(name, self.folder, self.collected, self._arguments)
         except DocumentError:
             return None
         if framework is not None:  # its other options

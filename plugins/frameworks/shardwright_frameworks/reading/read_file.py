@@ -14,6 +14,7 @@ from shardwright_frameworks.configs.hydra_defaults import Part, hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
+from shardwright_frameworks.configs.python_evaluation import Made
 from shardwright_frameworks.configs.python_file import PythonFile, read_python
 from shardwright_frameworks.configs.python_recipe import PythonRecipes
 from shardwright_frameworks.configs.python_values import Built, PythonValues, flattened
@@ -160,6 +161,19 @@ def read_python_config(
     return collected
 
 
+def objects_of_program(
+    name: str, folder: ConfigFolder, arguments: dict[str, tuple[Any, Place]]
+) -> tuple[list[Made], trainer_program.Defaults]:
+    """The objects that a program makes, given its arguments, and the entries of its classes."""
+    path, file, recipes = (
+        folder.path_of(name),
+        read_python(name, folder.text(name) or ""),
+        PythonRecipes(),
+    )
+    made = recipes.made(path, file, arguments)
+    return made, lambda kind: recipes.defaults(path, file, kind)
+
+
 def collect_program(
     name: str,
     folder: ConfigFolder,
@@ -167,8 +181,7 @@ def collect_program(
     arguments: dict[str, tuple[Any, Place]],
 ) -> str | None:
     """Collect a program that sets up the Trainer itself, given its arguments; None for others."""
-    path, file = folder.path_of(name), read_python(name, folder.text(name) or "")
-    made = PythonRecipes().made(path, file, arguments)
+    made, _ = objects_of_program(name, folder, arguments)
     deepspeed = trainer_program.collect_program(made, collected)
     if deepspeed is None:
         return None

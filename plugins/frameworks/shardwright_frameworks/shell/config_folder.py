@@ -83,8 +83,10 @@ class ConfigFolder:
                 if name in self.texts or self.text(name) is not None:
                     return name
         # Of a path on another machine, the end is that in the repository.
-        for begin in range(max(1, (len(parts) - 1) * is_far) if self.searches else 0):
-            if (above := self._above("/".join(parts[begin:]))) is not None:
+        ends = len(parts) - 1 if is_far else len(parts) - 2
+        for begin in range(max(1, ends) if self.searches else 0):
+            tail = "/".join(parts[begin:])
+            if (above := self._above(folder + tail) or self._above(tail)) is not None:
                 return above
         names = self.names() if self.searches else tuple(self.written)
         # A relative path's folder is in the repository, too.

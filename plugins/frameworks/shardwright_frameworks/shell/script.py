@@ -46,7 +46,8 @@ _REPLACES = re.compile(r"s([/#|,])([\w-]+)\1([^/#|,]*)\1g?")
 _SUCCEEDS = frozenset({"true", ":", "echo", "mkdir", "cd", "set", "pushd", "popd"})
 # Options of programs that submit a job; their text holds its commands.
 _TEXT_OPTIONS = ("--command", "--wrap", "--cmd")
-_SUBMITS = ("xpk", "sbatch", "srun", "gcloud", "runai", "mcli", "ngc")
+_SUBMITS = ("xpk", "sbatch", "srun", "gcloud", "runai", "mcli", "ngc", "multihost_runner.py",
+            "multihost_job.py")  # fmt: skip
 _SBATCH = {
     "-N": "SLURM_NNODES",
     "--nodes": "SLURM_NNODES",
@@ -492,12 +493,12 @@ def _quoted_command(words: Sequence[Word]) -> tuple[Sequence[Word], str, Place] 
     """The text in `srun bash -x -c TEXT`, `xpk --command TEXT` or `--command=TEXT`: words of the
     launcher, text, place."""
     texts = [word.plain for word in words]
-    submits = texts[0].rsplit("/", 1)[-1] in _SUBMITS
+    submits = any(text.rsplit("/", 1)[-1] in _SUBMITS for text in texts[:3])
     if texts[0] == "ssh" and len(texts) > 2 and " " in texts[-1].strip():
         return words[:-1], words[-1].text, words[-1].place
     for number, text in enumerate(texts):
         option, equals, value = text.partition("=")
-        if number and submits and option in _TEXT_OPTIONS:
+        if number and submits and option.lower() in _TEXT_OPTIONS:
             if equals and " " in value.strip():
                 others = (*words[:number], *words[number + 1 :])
                 return others, words[number].text.partition("=")[2], words[number].place

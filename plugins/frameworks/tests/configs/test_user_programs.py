@@ -13,7 +13,7 @@ from profiles.errors import DocumentError
 PROGRAM = """
 import argparse
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 
 def get_args():
     parser = argparse.ArgumentParser()
@@ -27,6 +27,7 @@ def get_args():
 def main(args):
     model = AutoModelForCausalLM.from_pretrained(args.model_path)
     peft = LoraConfig(r=16)
+    model = get_peft_model(model, peft)
     training_args = TrainingArguments(
         per_device_train_batch_size=args.batch_size,
         gradient_accumulation_steps=args.total // args.batch_size,
@@ -144,3 +145,50 @@ def test_deepspeed_s_file_beside_one_of_the_trainer(tmp_path: Path) -> None:
 def test_activations_of_maxtext_with_a_gate(tmp_path: Path) -> None:
     text = "ici_fsdp_parallelism: 4\nper_device_batch_size: 1\nmlp_activations: [silu, linear]\n"
     assert read(tmp_path, "a.yml", text).model.gated_mlp is True
+
+
+def test_defaults_of_a_program_s_own_arguments(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from dataclasses import dataclass, field\n"
+        "import transformers\n"
+        "from transformers import HfArgumentParser\n"
+        "@dataclass\nclass Own(transformers.TrainingArguments):\n"
+        "    gradient_checkpointing: bool = field(default=True)\n    model_max_length: int = 512\n"
+        "def main():\n    args = HfArgumentParser((Own,)).parse_args_into_dataclasses()[0]\n"
+        "    name = 'Qwen/Qwen3-8B'\n"
+        "    transformers.AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.half)\n"
+        "main()\n"
+    )
+    words = "--per_device_train_batch_size 2 --output_dir b --max_steps 3 --learning_rate 1"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 2 train.py {words}\n")
+    assert (run.recompute, run.seq_len, run.precision) == ("full", 512, "fp16")
+    assert run.model.num_layers == 36
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 2 train.py {words} --bf16 "
+               "--model_max_length 128 --gradient_checkpointing false\n")  # fmt: skip
+    assert (run.recompute, run.seq_len, run.precision) == ("none", 128, "bf16")
+    assert run.contradictions == ()
+
+
+def test_an_own_loop_with_options_of_the_trainer(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--bf16', default=True)\nargs = parser.parse_args()\n"
+        "model = load()\nif args.some:\n    model.gradient_checkpointing_enable()\n"
+    )
+    words = "--model_name_or_path a --per_device_train_batch_size 2 --output_dir b --max_steps 3"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 2 train.py {words}\n")
+    assert (run.precision, run.recompute, run.optimizer) == ("bf16", None, None)
+    assert not {"recompute", "optimizer"} & run.defaults.keys()
+
+
+def test_devices_that_deepspeed_includes(tmp_path: Path) -> None:
+    words = "--model_name_or_path a --per_device_train_batch_size 2 --output_dir b --max_steps 3"
+    run = read(tmp_path, "a.sh", f"deepspeed --include a:0,1@b:2,3,4 train.py {words}\n")
+    assert (run.devices, run.nodes) == (5, 2)
+
+
+def test_the_command_of_maxtext_s_runner(tmp_path: Path) -> None:
+    words = "base.yml per_device_batch_size=2 max_target_length=8"
+    inner = f'sudo docker run image bash -c \\"python -m MaxText.train {words}\\"'
+    run = read(tmp_path, "a.sh", f'python multihost_runner.py --COMMAND="cd a; {inner}"\n')
+    assert (run.framework, run.micro_batch) == ("maxtext", 2)
