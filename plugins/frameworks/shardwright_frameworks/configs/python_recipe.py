@@ -72,6 +72,10 @@ class PythonRecipes:
         self._top(path, file)
         return self._evaluation.made
 
+    def call(self, path: Path, file: PythonFile, function: str, named: dict[str, Any]) -> None:
+        """Evaluate a function of the file for the objects that it makes."""
+        self._evaluation.call(Function(path, file, file.functions[function]), (), named)
+
     def defined(
         self, path: Path, file: PythonFile, name: str, depth: int = 0
     ) -> tuple[Path, PythonFile, str] | None:

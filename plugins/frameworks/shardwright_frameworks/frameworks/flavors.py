@@ -59,7 +59,7 @@ def collect_figures(
         "first_dense_layers": figures.first_dense_layers or None,
     }
     for key, value in pairs.items():
-        if f"model.{key}" not in collected.placed:
+        if f"model.{key}" not in {*collected.placed, *collected.open_keys}:
             collected.set(f"model.{key}", value, place, option)
     collected.set("model.figures_of", source, place, option, over=False)
 

@@ -202,10 +202,12 @@ class LaunchSource:
     def collect_program(self, name: str) -> str | None:
         """Collect a program of the folder that sets up the Trainer itself, with its options."""
         try:
-            framework = collect_program(name, self.folder, self.collected, self._arguments)
+            framework = collect_program(
+                name, self.folder, self.collected, self._arguments, self.hydra
+            )
         except DocumentError:
             return None
-        if framework is not None:  # its other options
+        if framework == "transformers":  # its other options
             others = Collected()
             given = hf_trainer.given_by_options(self.options, others)
             hf_trainer.collect_trainer(given, others, defaults=False)

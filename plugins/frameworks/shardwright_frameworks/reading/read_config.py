@@ -64,8 +64,8 @@ def read_config(path: str | Path, *, devices: int | None = None) -> ImportedRun:
             f"{_started(named.name, folder)}; known are "
             "Megatron-LM, Megatron-DeepSpeed, torchtitan, DeepSpeed, accelerate, transformers' "
             "Trainer, nanotron, MaxText, NeMo, NeMo Automodel, NeMo RL, Megatron-Bridge, "
-            "GPT-NeoX, LLaMA-Factory, axolotl, llm-foundry, OLMo, Levanter, InternEvo, torchtune, "
-            "ColossalAI, OpenRLHF, verl, slime, ms-swift, FlagScale, Primus. "
+            "GPT-NeoX, LLaMA-Factory, axolotl, llm-foundry, OLMo, OLMo-core, Levanter, InternEvo, "
+            "torchtune, ColossalAI, OpenRLHF, verl, slime, ms-swift, FlagScale, Primus. "
             "If a script starts the run in a way that is not followed, give the command that it "
             "starts: shardwright import --command 'torchrun ...'"
         )

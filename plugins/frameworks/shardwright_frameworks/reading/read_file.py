@@ -25,6 +25,7 @@ from shardwright_frameworks.frameworks import (
     nanotron,
     nemo,
     nemo_rl,
+    olmo_core,
     python_config,
     trainer_program,
     verl,
@@ -171,6 +172,12 @@ def objects_of_program(
         PythonRecipes(),
     )
     made = recipes.made(path, file, arguments)
+    if any(each.startswith("olmo_core") for each in file.modules):
+        # Its own functions build the parts, of values that they have in common.
+        names = ("global_batch_size", "max_sequence_length")
+        given = {n: v for each, _ in made for n, v in each.entries.items() if n in names}
+        for function in file.functions if not olmo_core.makes_training(made) else ():
+            recipes.call(path, file, function, {"common": Built(entries=dict(given), open="-")})
     return made, lambda kind: recipes.defaults(path, file, kind)
 
 
@@ -179,9 +186,14 @@ def collect_program(
     folder: ConfigFolder,
     collected: Collected,
     arguments: dict[str, tuple[Any, Place]],
+    overrides: nemo.Values | None = None,
 ) -> str | None:
-    """Collect a program that sets up the Trainer itself, given its arguments; None for others."""
+    """Collect a program that sets up the Trainer or OLMo-core itself, given its arguments and
+    overrides; None for others."""
     made, _ = objects_of_program(name, folder, arguments)
+    if olmo_core.makes_training(made):
+        collected.files.append(name)
+        return olmo_core.collect_olmo_core(made, overrides or {}, collected)
     deepspeed = trainer_program.collect_program(made, collected)
     if deepspeed is None:
         return None
@@ -271,14 +283,14 @@ def collect_python(
         recipes.configuration(path, file, requested)
         read = [each for each in recipes.files.values() if each is not None]
         framework = next(filter(None, map(python_config.python_framework, read)), None)
-    if framework is None and any(each.startswith("olmo_core") for each in file.modules):
-        raise DocumentError(
-            f"{name}: OLMo-core's configurations in Python are not read. Give the run's figures as "
-            "a row of a table of runs (shardwright predict --runs)"
-        )
     if framework is None:
         framework = collect_program(name, folder, collected, {})
-        if framework is not None and "zero_stage" not in collected.placed:
+        if framework is None and any(each.startswith("olmo_core") for each in file.modules):
+            raise DocumentError(
+                f"{name}: OLMo-core's configurations in Python are not read where the file itself "
+                "makes no TrainModuleConfig"
+            )
+        if framework == "transformers" and "zero_stage" not in collected.placed:
             collected.leave_open("zero_stage")  # the command names accelerate's file
         return framework
     collected.files.append(name)

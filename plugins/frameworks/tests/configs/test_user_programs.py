@@ -192,3 +192,56 @@ def test_the_command_of_maxtext_s_runner(tmp_path: Path) -> None:
     inner = f'sudo docker run image bash -c \\"python -m MaxText.train {words}\\"'
     run = read(tmp_path, "a.sh", f'python multihost_runner.py --COMMAND="cd a; {inner}"\n')
     assert (run.framework, run.micro_batch) == ("maxtext", 2)
+
+
+OLMO = """
+from functools import partial
+from olmo_core.internal.experiment import build_config, main
+from olmo_core.nn.transformer import TransformerConfig
+from olmo_core.train.train_module import TransformerTrainModuleConfig
+
+LENGTH = 4096
+
+def build_model_config(common):
+    return TransformerConfig.llama3_8B(vocab_size=common.tokenizer.padded_vocab_size())
+
+def build_train_module_config(common):
+    return TransformerTrainModuleConfig(
+        rank_microbatch_size=2 * LENGTH,
+        max_sequence_length=common.max_sequence_length,
+        optim=SkipStepAdamWConfig(lr=3e-4),
+        dp_config=TransformerDataParallelConfig(
+            name=DataParallelType.hsdp, param_dtype=DType.bfloat16
+        ),
+        tp_config=TransformerTensorParallelConfig(degree=2),
+        ac_config=AC,
+    )
+
+if __name__ == "__main__":
+    main(config_builder=partial(build_config, global_batch_size=1024 * LENGTH,
+                                max_sequence_length=LENGTH,
+                                train_module_config_builder=build_train_module_config))
+"""
+
+
+def test_olmo_core(tmp_path: Path) -> None:
+    mode = "TransformerActivationCheckpointingMode.full"
+    text = OLMO.replace("AC", f"TransformerActivationCheckpointingConfig({mode})")
+    run = read(tmp_path, "train.py", text)
+    assert (run.framework, run.seq_len, run.micro_batch, run.global_batch) == (
+        "olmo-core", 4096, 2, 1024,
+    )  # fmt: skip
+    assert (run.zero_stage, run.precision, run.tp, run.recompute) == (3, "bf16", 2, "full")
+    assert (run.optimizer, run.model.num_layers, run.model.vocab_size) == ("adamw", 32, None)
+    words = "name train_module.rank_microbatch_size=4096 train_module.dp_config.name=ddp"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 8 train.py {words}\n")
+    assert (run.micro_batch, run.zero_stage, run.dp, run.unused) == (1, 0, 4, ())
+
+
+def test_recomputation_of_some_modules_of_olmo_core(tmp_path: Path) -> None:
+    mode = "mode=TransformerActivationCheckpointingMode.selected_modules"
+    run = read(
+        tmp_path, "a.py", OLMO.replace("AC", f"TransformerActivationCheckpointingConfig({mode})")
+    )
+    assert run.recompute is None
+    assert "recompute" not in run.defaults
