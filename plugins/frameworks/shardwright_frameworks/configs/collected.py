@@ -28,7 +28,8 @@ from shardwright_frameworks.shell.text_marks import Place
 _FIELDS = {
     "tp": r"((^|_)(tensor_(model_)?parallel|tp)|^model_parallel)(_(size|degree|dim))?$",
     "pp": r"(^|_)(pipe(line)?_(model_)?parallel|pp)(_(size|degree|dim))?$",
-    "cp": r"(^|_)(context_parallel|ulysses|cp)(_\w*(size|degree|dim))?$|^sequence_parallel_size$",
+    "cp": r"(^|_)(context_parallel|ulysses|cp)(_\w*(size|degree|dim))?$|"
+    r"^(sequence_parallel_size|parallel_mode)$",
     "ep": r"(^|_)(expert_(model_)?parallel|ep)(_(size|degree|dim))?$",
     "zero_stage": r"zero_stage$|sharding_strategy$|(^|_)fsdp2?(_(version|size|degree|dim))?$",
     "precision": r"^((param|compute|torch|autocast|mixed)_)?(dtype|precision)$|^(bf|fp)\d+$",

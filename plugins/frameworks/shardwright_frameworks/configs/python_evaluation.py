@@ -69,10 +69,15 @@ class _Method:
 
 
 class Made(NamedTuple):
-    """An object made by a program, and why that may not happen; "" if it does."""
+    """An object made by a program.
+
+    unsure  why that may not happen; "" if it does
+    module  that the class is imported from, "" if that is not written
+    """
 
     built: Built
     unsure: str
+    module: str = ""
 
 
 @dataclass(slots=True)
@@ -154,8 +159,8 @@ class Evaluation:
                 return result
             frame.returned.append(result)
         elif isinstance(node, ast.Expr):
-            starts = isinstance(node.value, ast.Call) and dotted(node.value.func) in _STARTS
-            if not starts:
+            called = dotted(node.value.func) if isinstance(node.value, ast.Call) else ""
+            if called not in _STARTS or called in frame.file.functions:
                 self._value(node.value, frame)
         elif isinstance(node, ast.Assign):
             value = self._value(node.value, frame)
@@ -403,6 +408,8 @@ class Evaluation:
             if node.func.id not in frame.file.functions and is_own:
                 return known(arguments, keywords, place, frame.unsure)
         function = self._function(node.func, frame)
+        if isinstance(function, _Method) and function.name == "parse_args_into_dataclasses":
+            return self._parsed(function.holder, frame)
         if isinstance(function, _Method):
             result = method_result(
                 function.holder, function.name, arguments, keywords, place, frame.unsure
@@ -427,8 +434,26 @@ class Evaluation:
         if is_parser(result):
             result.defaults = self.arguments
         if isinstance(result, Built):
-            self.made.append(Made(result, frame.unsure))
+            imported = frame.file.imports.get(name)
+            module = imported.module if imported is not None else ""
+            self.made.append(Made(result, frame.unsure, module))
         return result
+
+    def _parsed(self, parser: Any, frame: _Frame) -> Any:
+        """The objects of transformers' parser: the classes' defaults and the given arguments."""
+        kinds = parser.arguments[0] if isinstance(parser, Built) and parser.arguments else None
+        if not isinstance(kinds, (list, Named)):
+            return Open("the parser's classes are unknown")
+        return [
+            Built(
+                entries=self.definitions.defaults(frame.path, frame.file, kind.name)
+                | self.arguments,
+                open="an argument without a default in the files",
+            )
+            if isinstance(kind, Named)
+            else Open("a class of the parser is unknown")
+            for kind in (kinds if isinstance(kinds, list) else [kinds])
+        ]
 
     def _function(self, node: ast.expr, frame: _Frame) -> Any:
         """The callee: a function, a name that is not in the files, or a value's method."""

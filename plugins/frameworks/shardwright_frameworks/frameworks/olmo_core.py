@@ -51,7 +51,7 @@ def makes_training(made: Sequence[Made]) -> bool:
 
 def collect_olmo_core(made: Sequence[Made], overrides: Values, collected: Collected) -> str:
     """Collect the objects of a configuration; batches are counted in tokens."""
-    for each, unsure in made:
+    for each, unsure, _ in made:
         parts = each.call.split(".")
         kind = next((part for part in reversed(parts) if part[:1].isupper()), "")
         if kind == "TransformerConfig" and parts[-1] != kind:

@@ -18,6 +18,7 @@ from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.text_marks import Place
 
 _CONFIG = re.compile(r"(?:TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|RLOO|PPO|Reward)Config)$")
+_OF = re.compile(r"(transformers|trl|unsloth)?(\.|$)")  # not a program's own classes
 _MODEL = re.compile(r"(LM|Model\w*|Classification)\.from_pretrained$")
 _ADAPTERS = re.compile(r"(LoraConfig|\.get_peft_model)$")
 _RECOMPUTES = ("gradient_checkpointing_enable", "prepare_model_for_kbit_training",
@@ -31,7 +32,9 @@ Defaults = Callable[[str], Mapping[str, tuple[Any, Place]]]
 def collect_program(made: Sequence[Made], collected: Collected) -> str | Built | None:
     """Collect the Trainer that a program sets up; returns the DeepSpeed file that it names or its
     entries, "" for none, None if it makes no Trainer's arguments."""
-    configs = [each.built for each in made if _CONFIG.search(each.built.call)]
+    configs = [
+        each.built for each in made if _CONFIG.search(each.built.call) and _OF.match(each.module)
+    ]
     if not configs:
         return None
     first, *others = configs
@@ -75,8 +78,8 @@ def collect_objects(made: Sequence[Made], collected: Collected) -> None:
     """Collect a program's model and adapters, as far as its options do not decide of them."""
     given = hf_trainer.Given()
     adapts = any(each.call.endswith("get_peft_model") or "peft_config" in each.entries
-                 for each, _ in made)  # fmt: skip
-    for each, unsure in made:
+                 for each, *_ in made)  # fmt: skip
+    for each, unsure, _ in made:
         found = hf_trainer.Given()
         if _MODEL.search(each.call):
             found += _given(each, _MODEL_KEYS) + _model_name(each)
@@ -84,6 +87,10 @@ def collect_objects(made: Sequence[Made], collected: Collected) -> None:
             found += _given(each, ("load_in_4bit", "load_in_8bit"))
         elif each.call.endswith("Trainer"):
             found += _given(each, ("max_seq_length",))
+        elif each.call.endswith("Accelerator"):
+            found += _given(each, ("gradient_accumulation_steps",))
+            for _, value, at, option in _given(each, ("mixed_precision",)):
+                found.append(("torch_dtype", value, at, option))
         elif _ADAPTERS.search(each.call):
             found += [
                 ("lora_r", value, at, option) for _, value, at, option in _given(each, ("r",))

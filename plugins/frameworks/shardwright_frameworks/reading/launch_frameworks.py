@@ -413,7 +413,8 @@ def _collect_others(source: LaunchSource) -> str | None:
         tuple(key[0].split(".")): (value, options_file.place(key))
         for key, value in options_file.values.items()
     }
-    framework = source.collect_files(source.named, {**source.hydra, **dotted})
+    overrides, program = {**source.hydra, **dotted}, source.program_file
+    framework = source.collect_files(source.named, overrides)
     if "axolotl" in source.program and (missing := missing_file(source.launch, source.folder)):
         source.report_missing(source.launch.program, f"{missing!r} is not in the folder")
     learners = options.last("num_learners_per_node", "actor_num_gpus_per_node")  # open-instruct's
@@ -424,6 +425,9 @@ def _collect_others(source: LaunchSource) -> str | None:
     of_trainer = hf_trainer.has_trainers_defaults(keys, source.program)
     if is_trainer or framework in ("transformers", "llama-factory", "axolotl"):
         _report_objective(source)
+    by_program = None
+    if program is not None and framework in (None, "accelerate", "deepspeed"):
+        by_program = source.collect_program(program, overrides)
     if framework in ("llama-factory", "axolotl"):
         given = hf_trainer.given_by_options(options, source.collected)
         pairs = [(path[0], *each, path[0]) for path, each in source.hydra.items()]
@@ -434,7 +438,7 @@ def _collect_others(source: LaunchSource) -> str | None:
             named = hf_trainer.collect_trainer([*given, *pairs], source.collected, defaults=False)
         if named:
             source.collect_deepspeed(named)
-    elif is_trainer or {"deepspeed", "deepspeed_config"} & keys:
+    elif by_program is None and (is_trainer or {"deepspeed", "deepspeed_config"} & keys):
         given = hf_trainer.given_by_options(options, source.collected)
         own, is_own, made = source.defaults_of_program()
         of_trainer = of_trainer and not is_own
@@ -453,9 +457,13 @@ def _collect_others(source: LaunchSource) -> str | None:
         if has_config or not is_trainer:
             return "deepspeed" if framework in (None, "accelerate") else framework
         return "transformers"
-    program = source.find(source.launch.program)
-    if program is not None and framework in (None, "accelerate", "deepspeed"):
-        framework = source.collect_program(program) or framework
+    if by_program is None and framework == "accelerate":  # an own loop
+        own, _, made = source.defaults_of_program()
+        given = [*own, *hf_trainer.given_by_options(options, source.collected)]
+        with source.collected.overriding_files():
+            hf_trainer.collect_trainer(given, source.collected, defaults=False)
+        trainer_program.collect_objects(made, source.collected)
+    framework = by_program or framework
     if any("accelerate" in word for word in words):
         accelerate.collect_launch_options(options, source.collected)
         return framework if framework not in (None, "deepspeed") else "accelerate"

@@ -185,25 +185,33 @@ class LaunchSource:
         options, arguments = self.options_as_file(), dict[str, tuple[Any, Place]]()
         for (key, *_), value in options.values.items():
             number = whole(value) if isinstance(value, str) else None
-            arguments[key] = (value if number is None else number, options.place((key,)))
+            read = {"true": True, "false": False}.get(str(value).lower(), value)
+            arguments[key] = (read if number is None else number, options.place((key,)))
         return arguments
 
     def defaults_of_program(self) -> tuple[hf_trainer.Given, bool, list[Made]]:
         """The defaults that the program has for options that are not given, whether it parses them
         by `argparse`, and the objects that it makes."""
-        name = self.find(self.launch.program)
         try:
-            made, defaults = objects_of_program(name or "", self.folder, self._arguments)
+            made, defaults = objects_of_program(
+                self.program_file or "", self.folder, self._arguments
+            )
         except DocumentError:
             return [], False, []
         given, is_own = trainer_program.given_by_parser(made, defaults)
         return [each for each in given if each[0] not in self.keys], is_own, made
 
-    def collect_program(self, name: str) -> str | None:
+    @property
+    def program_file(self) -> str | None:
+        """The program's file; `-m` names a module."""
+        name = self.launch.program
+        return self.find(name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
+
+    def collect_program(self, name: str, overrides: nemo.Values) -> str | None:
         """Collect a program of the folder that sets up the Trainer itself, with its options."""
         try:
             framework = collect_program(
-                name, self.folder, self.collected, self._arguments, self.hydra
+                name, self.folder, self.collected, self._arguments, overrides
             )
         except DocumentError:
             return None

@@ -175,7 +175,7 @@ def objects_of_program(
     if any(each.startswith("olmo_core") for each in file.modules):
         # Its own functions build the parts, of values that they have in common.
         names = ("global_batch_size", "max_sequence_length")
-        given = {n: v for each, _ in made for n, v in each.entries.items() if n in names}
+        given = {n: v for each, *_ in made for n, v in each.entries.items() if n in names}
         for function in file.functions if not olmo_core.makes_training(made) else ():
             recipes.call(path, file, function, {"common": Built(entries=dict(given), open="-")})
     return made, lambda kind: recipes.defaults(path, file, kind)

@@ -236,6 +236,8 @@ def test_olmo_core(tmp_path: Path) -> None:
     words = "name train_module.rank_microbatch_size=4096 train_module.dp_config.name=ddp"
     run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 8 train.py {words}\n")
     assert (run.micro_batch, run.zero_stage, run.dp, run.unused) == (1, 0, 4, ())
+    words = "train name --train_module.rank_microbatch_size=$((2 * 4096))"
+    assert read(tmp_path, "b.sh", f"torchrun train.py {words}\n").micro_batch == 2
 
 
 def test_recomputation_of_some_modules_of_olmo_core(tmp_path: Path) -> None:
@@ -245,3 +247,40 @@ def test_recomputation_of_some_modules_of_olmo_core(tmp_path: Path) -> None:
     )
     assert run.recompute is None
     assert "recompute" not in run.defaults
+
+
+def test_values_of_parsed_dataclasses(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/train.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from transformers import HfArgumentParser, TrainingArguments\n"
+        "from peft import LoraConfig, get_peft_model\n"
+        "@dataclass\nclass Script:\n    batch: int = 4\n    rank: int = 8\n"
+        "    use_lora: bool = False\n"
+        "def train():\n    (args,) = HfArgumentParser(Script).parse_args_into_dataclasses()\n"
+        "    TrainingArguments(per_device_train_batch_size=args.batch, bf16=True)\n"
+        "    if args.use_lora:\n        get_peft_model(load(), LoraConfig(r=args.rank))\n"
+        "train()\n"
+    )
+    command = "torchrun --nproc_per_node 2 -m own.train --rank 16"
+    run = read(tmp_path, "a.sh", f"{command} --use_lora True\n")
+    assert (run.micro_batch, run.precision, run.model.lora_rank) == (4, "bf16", 16)
+    assert read(tmp_path, "b.sh", f"{command} --use_lora False\n").model.lora_rank is None
+
+
+def test_a_program_s_own_class_of_the_same_name(tmp_path: Path) -> None:
+    text = "from training.configs import SFTConfig\nSFTConfig(batch_size=4, bf16=True)\n"
+    with pytest.raises(DocumentError, match="no configuration of a known framework"):
+        read(tmp_path, "train.py", text)
+
+
+def test_an_own_loop_of_accelerate(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from accelerate import Accelerator\n"
+        "Accelerator(mixed_precision='bf16', gradient_accumulation_steps=3)\n"
+    )
+    (tmp_path / "c.yaml").write_text("distributed_type: MULTI_GPU\nnum_processes: 8\n")
+    words = "--model Qwen/Qwen2-7B-Instruct --seq-length 4096 --parallel_mode ring_attn"
+    run = read(tmp_path, "a.sh", f"accelerate launch --config_file c.yaml train.py {words}\n")
+    assert (run.precision, run.gradient_accumulation, run.seq_len) == ("bf16", 3, 4096)
+    assert (run.model.num_layers, run.cp, run.dp, "cp" in run.defaults) == (28, None, None, False)
