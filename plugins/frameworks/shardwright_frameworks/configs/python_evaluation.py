@@ -8,6 +8,7 @@ values. Calls of functions defined in the files are followed, with their argumen
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,8 @@ _MOST_DEEP = 40
 _MOST_TURNS = 100
 # Functions of frameworks that train with a configuration.
 _STARTS = ("pretrain", "finetune", "train")
+# Functions that read a file of values.
+_LOADS = re.compile(r"(^|\.)(yaml\.(safe_|full_)?load|json\.load|OmegaConf\.load|load_yaml)$")
 _NOTHING = object()
 
 
@@ -46,6 +49,9 @@ class Definitions(Protocol):
 
     def defaults(self, path: Path, file: PythonFile, name: str) -> dict[str, tuple[Any, Place]]:
         """The entries in a class's definition."""
+
+    def loaded(self, path: Path, name: str) -> Any:
+        """The content of a YAML or JSON file by its name in a program; Open if it is unknown."""
 
 
 @dataclass(slots=True)
@@ -176,6 +182,10 @@ class Evaluation:
         elif isinstance(node, (ast.For, ast.While)):
             return self._loop(node, frame)
         elif isinstance(node, ast.With):
+            for each in node.items:
+                value = self._value(each.context_expr, frame)
+                if each.optional_vars is not None:
+                    self._assign(each.optional_vars, value, frame, each.context_expr)
             return self._run(node.body, frame)
         elif isinstance(node, ast.Try):
             return self._run([*node.body, *node.orelse, *node.finalbody], frame)
@@ -426,6 +436,12 @@ class Evaluation:
         if name.endswith("Fire") and arguments and isinstance(arguments[0], Function):
             given = {key: value for key, (value, _) in self.arguments.items()}
             return self.call(arguments[0], (), given, frame.unsure)
+        if _LOADS.search(name) and arguments and not frame.unsure:
+            opened = arguments[0]
+            is_open = isinstance(opened, Built) and opened.call == "open" and opened.arguments
+            written = opened.arguments[0] if is_open else opened
+            if isinstance(written, str):
+                return self.definitions.loaded(frame.path, written)
         name, arguments, is_configured = configured(name, arguments)
         defaults = self.definitions.defaults(frame.path, frame.file, name)
         result = constructed(

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import DocumentError
+from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.configs.keyed_file import read_keyed
 from shardwright_frameworks.configs.python_evaluation import Evaluation, Made
 from shardwright_frameworks.configs.python_file import ImportedName, PythonFile, read_python
 from shardwright_frameworks.configs.python_values import (
@@ -23,11 +25,12 @@ from shardwright_frameworks.configs.python_values import (
     PythonValues,
     flattened,
 )
-from shardwright_frameworks.shell.config_folder import read_config_text
+from shardwright_frameworks.shell.config_folder import ConfigFolder, read_config_text
 from shardwright_frameworks.shell.text_marks import Place
 
 _MOST_FILES = 200
 _MOST_IMPORTS = 10
+_MOST_ABOVE = 5
 # Functions that return a model for a name; callers need only the name.
 _NAMED = ("model_registry",)
 
@@ -151,6 +154,28 @@ class PythonRecipes:
             if isinstance(each, ast.AnnAssign) and isinstance(value, ast.Constant):
                 found[ast.unparse(each.target)] = (value.value, Place(other.name, each.lineno))
         return found
+
+    def loaded(self, path: Path, name: str) -> Any:
+        """The content of a YAML or JSON file, named from the program's folder or one above it."""
+        places = (root / name for root in [*path.parents][:_MOST_ABOVE])
+        found = next((each for each in places if each.is_file()), None)
+        if found is None or not name.endswith((".yaml", ".yml", ".json")):
+            return Open(f"the file {name!r} is not read")
+        try:
+            file = read_keyed(found.name, ConfigFolder(root=found.parent))
+        except DocumentError as error:
+            return Open(str(error))
+        whole = Built(place=Place(found.name, 1))
+        for keys, value in file.values.items():
+            part = whole
+            for key in keys[:-1]:
+                inner = part.entries.setdefault(
+                    key, (Built(place=file.place(keys)), file.place(keys))
+                )
+                part = inner[0] if isinstance(inner[0], Built) else Built()
+            if keys:
+                part.entries.setdefault(keys[-1], (file.open(*keys) or value, file.place(keys)))
+        return whole
 
     def _top(self, path: Path, file: PythonFile) -> dict[str, Any]:
         if path not in self._tops:

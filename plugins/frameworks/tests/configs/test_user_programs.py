@@ -284,3 +284,42 @@ def test_an_own_loop_of_accelerate(tmp_path: Path) -> None:
     run = read(tmp_path, "a.sh", f"accelerate launch --config_file c.yaml train.py {words}\n")
     assert (run.precision, run.gradient_accumulation, run.seq_len) == ("bf16", 3, 4096)
     assert (run.model.num_layers, run.cp, run.dp, "cp" in run.defaults) == (28, None, None, False)
+
+
+@pytest.mark.parametrize(
+    "load", ["yaml.safe_load(open(path))", "OmegaConf.load(path)", "load_yaml(path)"]
+)
+def test_a_file_that_a_program_loads(tmp_path: Path, load: str) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/c.yaml").write_text(
+        "base: Qwen/Qwen3-8B\ntraining: {batch: 4, bf16: true}"
+    )
+    (tmp_path / "src").mkdir()
+    run = read(
+        tmp_path / "src",
+        "train.py",
+        "import yaml, transformers\n"
+        "from trl import SFTConfig\n"
+        "def main(path='configs/c.yaml'):\n"
+        f"    config = {load}\n"
+        "    own = config['training']\n"
+        "    transformers.AutoModelForCausalLM.from_pretrained(config['base'])\n"
+        "    SFTConfig(per_device_train_batch_size=own['batch'], bf16=own['bf16'],\n"
+        "              max_length=own.get('length', 512))\n"
+        "main()\n",
+    )
+    assert (run.micro_batch, run.precision, run.seq_len) == (4, "bf16", 512)
+    assert run.model.num_layers == 36
+
+
+def test_a_file_that_a_program_opens_for_a_while(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"batch": 4}')
+    text = (
+        "import json\nfrom transformers import TrainingArguments\n"
+        "with open('c.json') as f:\n    config = json.load(f)\n"
+        "TrainingArguments(per_device_train_batch_size=config['batch'])\n"
+        "TrainingArguments(per_device_train_batch_size=json.load(open('d.json'))['batch'])\n"
+    )
+    run = read(tmp_path, "train.py", text)
+    assert run.micro_batch == 4
+    assert "several" in run.unresolved[0].why
