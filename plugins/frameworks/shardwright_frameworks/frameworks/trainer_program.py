@@ -61,17 +61,19 @@ def collect_program(made: Sequence[Made], collected: Collected) -> str | Built |
 def given_by_parser(made: Sequence[Made], defaults: Defaults) -> tuple[hf_trainer.Given, bool]:
     """The defaults of a program's own options, and whether its parser is `argparse`, not that of
     the Trainer's arguments."""
-    given = hf_trainer.Given()
+    given, own = hf_trainer.Given(), False
     for each in (one.built for one in made):
         if is_parser(each):
             entries = {name: (value, at) for name, value, at, *_ in each.arguments}
-            return _given(Built(entries=entries), tuple(entries)), True
+            given, own = _given(Built(entries=entries), tuple(entries)), True
+            break
         if each.call.endswith(("HfArgumentParser", "TrlParser")) and each.arguments:
             kinds = each.arguments[0] if isinstance(each.arguments[0], list) else each.arguments
             for kind in kinds:
                 fields = defaults(kind.name) if isinstance(kind, Named) else {}
                 given += _given(Built(call="", entries=dict(fields)), tuple(fields))
-    return given, False
+    # Another option often switches adapters on; a rank by default does not.
+    return [each for each in given if hf_trainer.field_of(each[0]) != "model.lora_rank"], own
 
 
 def collect_objects(made: Sequence[Made], collected: Collected) -> None:

@@ -169,6 +169,26 @@ def test_defaults_of_a_program_s_own_arguments(tmp_path: Path) -> None:
     assert run.contradictions == ()
 
 
+def test_a_rank_by_default_says_nothing_of_adapters(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "from dataclasses import dataclass\nimport transformers\n"
+        "from peft import LoraConfig, get_peft_model\n"
+        "@dataclass\nclass Own(transformers.TrainingArguments):\n"
+        "    lora_enable: bool = False\n    lora_rank: int = 64\n"
+        "def main():\n"
+        "    args = transformers.HfArgumentParser((Own,)).parse_args_into_dataclasses()[0]\n"
+        "    if args.lora_enable:\n"
+        "        model = get_peft_model(load(), LoraConfig(r=args.lora_rank))\n"
+        "main()\n"
+    )
+    words = "--per_device_train_batch_size 2 --output_dir b --max_steps 3 --learning_rate 1"
+    command = f"torchrun --nproc_per_node 2 train.py {words}"
+    assert read(tmp_path, "a.sh", f"{command}\n").model.lora_rank is None
+    assert read(tmp_path, "b.sh", f"{command} --lora_enable True\n").model.lora_rank == 64
+    words = "--lora_enable True --lora_rank 8"
+    assert read(tmp_path, "c.sh", f"{command} {words}\n").model.lora_rank == 8
+
+
 def test_an_own_loop_with_options_of_the_trainer(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import argparse\nparser = argparse.ArgumentParser()\n"
