@@ -23,7 +23,8 @@ _ENTRIES: Mapping[tuple[str, str], tuple[str, Reader]] = {
     ("*", "rank_microbatch_size"): ("micro_batch", degree_of),
     ("*", "global_batch_size"): ("global_batch", degree_of),
     ("TransformerDataParallelConfig", "name"): (
-        "zero_stage", {"fsdp": 3, "hsdp": 3, "ddp": 0}.get,
+        "zero_stage",
+        {"fsdp": 3, "hsdp": 3, "ddp": 0}.get,
     ),
     ("TransformerDataParallelConfig", "param_dtype"): ("precision", dtype_of),
     ("TransformerTensorParallelConfig", "degree"): ("tp", degree_of),
@@ -36,7 +37,7 @@ _ENTRIES: Mapping[tuple[str, str], tuple[str, Reader]] = {
     ("TransformerConfig", "n_heads"): ("model.num_heads", degree_of),
     ("TransformerConfig", "n_kv_heads"): ("model.num_kv_heads", degree_of),
     ("TransformerConfig", "vocab_size"): ("model.vocab_size", degree_of),
-}  # fmt: skip
+}
 _OPTIMIZER = re.compile(r"(?:SkipStep)?(AdamW|Adam|Lion|Muon|Dion)Config$")
 _TOKENS = ("micro_batch", "global_batch")
 _NOT_DATA = ("eval_dataset", "lm_evaluator")

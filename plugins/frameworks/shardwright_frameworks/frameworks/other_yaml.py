@@ -94,15 +94,21 @@ def _compute_type(value: Any) -> str | None:
 _LEVANTER: dict[str, tuple[str, Reader]] = {
     **read_by(
         degree_of,
-        {"global_batch": "trainer.train_batch_size",
-         "micro_batch": "trainer.per_device_parallelism",
-         "seq_len": "model.seq_len model.max_seq_len max_seq_len train_seq_len",
-         "tp": "trainer.model_axis_size", "model.num_layers": "model.num_layers",
-         "model.hidden_size": "model.hidden_dim", "model.ffn_size": "model.intermediate_dim",
-         "model.num_heads": "model.num_heads", "model.num_kv_heads": "model.num_kv_heads",
-         "model.head_dim": "model.head_dim", "model.sliding_window": "model.sliding_window",
-         "model.num_experts": "model.n_routed_experts",
-         "model.top_k": "model.num_experts_per_tok"},
+        {
+            "global_batch": "trainer.train_batch_size",
+            "micro_batch": "trainer.per_device_parallelism",
+            "seq_len": "model.seq_len model.max_seq_len max_seq_len train_seq_len",
+            "tp": "trainer.model_axis_size",
+            "model.num_layers": "model.num_layers",
+            "model.hidden_size": "model.hidden_dim",
+            "model.ffn_size": "model.intermediate_dim",
+            "model.num_heads": "model.num_heads",
+            "model.num_kv_heads": "model.num_kv_heads",
+            "model.head_dim": "model.head_dim",
+            "model.sliding_window": "model.sliding_window",
+            "model.num_experts": "model.n_routed_experts",
+            "model.top_k": "model.num_experts_per_tok",
+        },
     ),
     "trainer.mp": ("precision", _compute_type),
     "trainer.fsdp_axis": ("zero_stage", lambda value: 3 if value else 0),
@@ -111,7 +117,7 @@ _LEVANTER: dict[str, tuple[str, Reader]] = {
     "model.tie_word_embeddings": ("model.tied_embeddings", truth_of),
     "initialize_from_hf": ("model.name", text_of),
     "model_name_or_path": ("model.name", text_of),
-}  # fmt: skip
+}
 
 
 def is_levanter(file: KeyedFile) -> bool:
@@ -128,9 +134,15 @@ def collect_levanter(file: KeyedFile, collected: Collected) -> None:
     axes = ("trainer", "tensor_parallel_axes")  # of models, sharded by `model_axis_size`
     collected.use(".".join(axes), file.place(axes))
     collected.default(
-        "Levanter 1.2, trainer.py and models", tp=1, pp=1, cp=1, zero_stage=3, optimizer="adam",
-        recompute="full", precision="fp32",
-    )  # fmt: skip
+        "Levanter 1.2, trainer.py and models",
+        tp=1,
+        pp=1,
+        cp=1,
+        zero_stage=3,
+        optimizer="adam",
+        recompute="full",
+        precision="fp32",
+    )
 
 
 def hyphens_replaced(file: KeyedFile) -> KeyedFile:

@@ -21,10 +21,19 @@ _CONFIG = re.compile(r"(?:TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|RLOO|PPO|
 _OF = re.compile(r"(transformers|trl|unsloth)?(\.|$)")  # not a program's own classes
 _MODEL = re.compile(r"(LM|Model\w*|Classification)\.from_pretrained$")
 _ADAPTERS = re.compile(r"(LoraConfig|\.get_peft_model)$")
-_RECOMPUTES = ("gradient_checkpointing_enable", "prepare_model_for_kbit_training",
-               "prepare_model_for_int8_training")  # fmt: skip
-_MODEL_KEYS = ("torch_dtype", "dtype", "load_in_4bit", "load_in_8bit", "attn_implementation",
-               "max_seq_length")  # fmt: skip
+_RECOMPUTES = (
+    "gradient_checkpointing_enable",
+    "prepare_model_for_kbit_training",
+    "prepare_model_for_int8_training",
+)
+_MODEL_KEYS = (
+    "torch_dtype",
+    "dtype",
+    "load_in_4bit",
+    "load_in_8bit",
+    "attn_implementation",
+    "max_seq_length",
+)
 Defaults = Callable[[str], Mapping[str, tuple[Any, Place]]]
 """The entries in the definition of a class."""
 
@@ -79,8 +88,9 @@ def given_by_parser(made: Sequence[Made], defaults: Defaults) -> tuple[hf_traine
 def collect_objects(made: Sequence[Made], collected: Collected) -> None:
     """Collect a program's model and adapters, as far as its options do not decide of them."""
     given = hf_trainer.Given()
-    adapts = any(each.call.endswith("get_peft_model") or "peft_config" in each.entries
-                 for each, *_ in made)  # fmt: skip
+    adapts = any(
+        each.call.endswith("get_peft_model") or "peft_config" in each.entries for each, *_ in made
+    )
     for each, unsure, _ in made:
         found = hf_trainer.Given()
         if _MODEL.search(each.call):

@@ -46,8 +46,17 @@ _REPLACES = re.compile(r"s([/#|,])([\w-]+)\1([^/#|,]*)\1g?")
 _SUCCEEDS = frozenset({"true", ":", "echo", "mkdir", "cd", "set", "pushd", "popd"})
 # Options of programs that submit a job; their text holds its commands.
 _TEXT_OPTIONS = ("--command", "--wrap", "--cmd")
-_SUBMITS = ("xpk", "sbatch", "srun", "gcloud", "runai", "mcli", "ngc", "multihost_runner.py",
-            "multihost_job.py")  # fmt: skip
+_SUBMITS = (
+    "xpk",
+    "sbatch",
+    "srun",
+    "gcloud",
+    "runai",
+    "mcli",
+    "ngc",
+    "multihost_runner.py",
+    "multihost_job.py",
+)
 _SBATCH = {
     "-N": "SLURM_NNODES",
     "--nodes": "SLURM_NNODES",

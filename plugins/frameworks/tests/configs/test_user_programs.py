@@ -163,8 +163,12 @@ def test_defaults_of_a_program_s_own_arguments(tmp_path: Path) -> None:
     run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 2 train.py {words}\n")
     assert (run.recompute, run.seq_len, run.precision) == ("full", 512, "fp16")
     assert run.model.num_layers == 36
-    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 2 train.py {words} --bf16 "
-               "--model_max_length 128 --gradient_checkpointing false\n")  # fmt: skip
+    run = read(
+        tmp_path,
+        "a.sh",
+        f"torchrun --nproc_per_node 2 train.py {words} --bf16 "
+        "--model_max_length 128 --gradient_checkpointing false\n",
+    )
     assert (run.recompute, run.seq_len, run.precision) == ("none", 128, "bf16")
     assert run.contradictions == ()
 
@@ -249,8 +253,11 @@ def test_olmo_core(tmp_path: Path) -> None:
     text = OLMO.replace("AC", f"TransformerActivationCheckpointingConfig({mode})")
     run = read(tmp_path, "train.py", text)
     assert (run.framework, run.seq_len, run.micro_batch, run.global_batch) == (
-        "olmo-core", 4096, 2, 1024,
-    )  # fmt: skip
+        "olmo-core",
+        4096,
+        2,
+        1024,
+    )
     assert (run.zero_stage, run.precision, run.tp, run.recompute) == (3, "bf16", 2, "full")
     assert (run.optimizer, run.model.num_layers, run.model.vocab_size) == ("adamw", 32, None)
     words = "name train_module.rank_microbatch_size=4096 train_module.dp_config.name=ddp"
