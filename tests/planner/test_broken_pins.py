@@ -171,6 +171,13 @@ def test_chunks_of_layers_that_predict_further_tokens() -> None:
     )
 
 
+def test_of_pins_freed_together_the_fewest_are_named() -> None:
+    """tp and vpp of 1 are as near with cp free as with the cp of 8 that they leave room for."""
+    pins = {"schedule": "gpipe", "tp": "2", "cp": "8", "vpp": "4"}
+    message = refusal(axes_of_texts(pins), GROUNDS["torchtitan"])
+    assert message.endswith("Use --tp 1 --vpp 1.")
+
+
 def test_two_conflicts_are_both_named() -> None:
     message = refusal(axes_of_texts({"tp": "5", "micro_batch": "7"}), GROUNDS["megatron"])
     assert [pins for pins, _ in conflicts(message)] == [{"tp": "5"}, {"micro_batch": "7"}]
