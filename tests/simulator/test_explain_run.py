@@ -60,6 +60,7 @@ def test_lines_add_up_to_the_batch_predictions_part_by_part() -> None:
         for name in {*sums, *parts}:
             time_s = parts.get(name, 0.0)
             assert sums.get(name, 0.0) == pytest.approx(time_s, abs=1e-9 * total), (asked.id, name)
+        assert all(line.formula and line.numbers for line in found.lines)
         assert found.step.interval.low == pytest.approx(step.low)
         assert found.step.interval.high == pytest.approx(step.high)
         checked += 1

@@ -97,6 +97,14 @@ def laid_out(name):
     return asked, base, legal_layouts(asked.space, context)
 
 
+def test_options_are_named_as_flags():
+    assert RequestedOptions(precisions=("fp8",)).words == ()  # the request names the one precision
+    several = RequestedOptions(
+        precisions=("bf16", "fp8"), reductions=("bf16",), optimizer_offload=True
+    )
+    assert several.words == ("--precision bf16,fp8", "--reduce bf16", "--optimizer-offload")
+
+
 @pytest.mark.parametrize(
     ("option", "without"),
     [
