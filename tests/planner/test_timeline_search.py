@@ -128,8 +128,12 @@ def test_a_plan_whose_busiest_rank_alone_takes_too_long_is_not_timed(schedule, s
     )
     slots = tuple(replace(slot, capacity_bytes=2.0) for slot in problem.chain.slots)
     problem = replace(problem, chain=replace(problem.chain, slots=slots))
+    tighter = problem
     while (found := TimelineSearch(problem).best()) is None:
-        problem = problem.with_capacity(0.1)
+        tighter, problem = problem, problem.with_capacity(0.1)
+    # No other strategies fit in less.
+    for strategies in product(range(2), repeat=len(found.strategies)):
+        assert not split_fits(tighter, replace(found, strategies=strategies))
     # Stage s is block s.
     of_stage = [(s, problem.chain.costs[slot.costs]) for s, slot in enumerate(problem.chain.slots)]
     fastest = [float(costs.backward_s[stage].min()) for stage, costs in of_stage]
