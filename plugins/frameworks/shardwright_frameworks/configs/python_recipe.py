@@ -30,7 +30,6 @@ from shardwright_frameworks.shell.text_marks import Place
 
 _MOST_FILES = 200
 _MOST_IMPORTS = 10
-_MOST_ABOVE = 5
 # Functions that return a model for a name; callers need only the name.
 _NAMED = ("model_registry",)
 
@@ -156,16 +155,17 @@ class PythonRecipes:
         return found
 
     def loaded(self, path: Path, name: str) -> Any:
-        """The content of a YAML or JSON file, named from the program's folder or one above it."""
-        places = (root / name for root in [*path.parents][:_MOST_ABOVE])
-        found = next((each for each in places if each.is_file()), None)
-        if found is None or not name.endswith((".yaml", ".yml", ".json")):
+        """The content of a YAML or JSON file, named from the program's folder or one above it in
+        its repository."""
+        folder = ConfigFolder(root=path.parent)
+        readable = name.endswith((".yaml", ".yml", ".json"))
+        if not readable or folder.text_from_root(name) is None:
             return Open(f"the file {name!r} is not read")
         try:
-            file = read_keyed(found.name, ConfigFolder(root=found.parent))
+            file = read_keyed(name, folder)
         except DocumentError as error:
             return Open(str(error))
-        whole = Built(place=Place(found.name, 1))
+        whole = Built(place=Place(name, 1))
         for keys, value in file.values.items():
             part = whole
             for key in keys[:-1]:

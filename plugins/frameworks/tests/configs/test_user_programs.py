@@ -321,6 +321,7 @@ def test_a_file_that_a_program_loads(tmp_path: Path, load: str) -> None:
     (tmp_path / "configs/c.yaml").write_text(
         "base: Qwen/Qwen3-8B\ntraining: {batch: 4, bf16: true}"
     )
+    (tmp_path / "pyproject.toml").write_text("")
     (tmp_path / "src").mkdir()
     run = read(
         tmp_path / "src",
@@ -350,3 +351,19 @@ def test_a_file_that_a_program_opens_for_a_while(tmp_path: Path) -> None:
     run = read(tmp_path, "train.py", text)
     assert run.micro_batch == 4
     assert "several" in run.unresolved[0].why
+
+
+@pytest.mark.parametrize("written", ["../c.yaml", "{outside}/c.yaml"])
+def test_a_file_outside_of_the_repository_is_not_read(tmp_path: Path, written: str) -> None:
+    (tmp_path / "c.yaml").write_text("batch: 4")
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository/setup.py").write_text("")
+    run = read(
+        tmp_path / "repository",
+        "train.py",
+        "import yaml\nfrom transformers import TrainingArguments\n"
+        f"config = yaml.safe_load(open('{written.format(outside=tmp_path)}'))\n"
+        "TrainingArguments(per_device_train_batch_size=config['batch'])\n",
+    )
+    assert run.micro_batch is None
+    assert "unknown values" in run.unresolved[0].why
