@@ -49,11 +49,10 @@ demo: $(DEMO_READY)
 	@$(BIN)/shardwright demo
 
 # The tests start some fifty processes: what they import is compiled once, also where the
-# environment tells Python to keep nothing compiled. Three workers for two cores, because some
-# tests wait for processes.
+# environment tells Python to keep nothing compiled.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 	  -m "not measuring and not slow and not frameworks and not browser"
 
 page: $(READY)
