@@ -11,6 +11,9 @@ from hypothesis import settings
 # Before torch and numpy are imported: tests run side by side, and threads that wait for a core spin
 # (four of tests/executor/test_model_zoo.py: 18 to 25 CPU seconds with two threads, 14 with one).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Units are compiled one after the other: torch would start processes for it that each import torch
+# (tests/executor/test_compiled_units.py: 16 CPU seconds with them, 11 without).
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 # Where a test does not say how many examples it wants: half of hypothesis's usual number, others

@@ -8,7 +8,6 @@ the outermost axis is then dp, not pp.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -141,8 +140,12 @@ class Degrees:
         >>> Degrees(tp=4, pp=2, dp=8, axis_order="tp-cp-pp-dp").stride("dp")
         8
         """
-        order = _INNER_FIRST[self.axis_order]
-        return math.prod(map(self.size, order[: order.index(axis)]))
+        stride = 1
+        for inner in _INNER_FIRST[self.axis_order]:
+            if inner == axis:
+                break
+            stride *= getattr(self, inner)
+        return stride
 
     def rank(self, *, pp: int = 0, dp: int = 0, cp: int = 0, tp: int = 0) -> int:
         """Number of the rank with these coordinates, or of its device if `devices` is set.
