@@ -57,6 +57,7 @@ _GPT = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_INDEXED = {"index_n_heads": 1, "index_head_dim": 32, "index_topk": 64}
 # Model type -> what its class is called, and keys beside the usual ones.
 _TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {}),
@@ -76,10 +77,8 @@ _TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeForCausalLM", {"num_experts": 8, "head_dim": 64} | _EXPERTS),
     "deepseek_v2": ("DeepseekV2ForCausalLM", _LATENT | _EXPERTS),
     "deepseek_v3": ("DeepseekV3ForCausalLM", _LATENT | _EXPERTS),
-    "deepseek_v32": (
-        "DeepseekV32ForCausalLM",
-        _LATENT | _EXPERTS | {"index_n_heads": 1, "index_head_dim": 32, "index_topk": 64},
-    ),
+    "deepseek_v32": ("DeepseekV32ForCausalLM", _LATENT | _EXPERTS | _INDEXED),
+    "glm_moe_dsa": ("GlmMoeDsaForCausalLM", _LATENT | _EXPERTS | _INDEXED),
     "qwen3_next": (
         "Qwen3NextForCausalLM",
         {"num_experts": 8, "shared_expert_intermediate_size": 512} | _DELTA | _EXPERTS,

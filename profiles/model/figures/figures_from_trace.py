@@ -241,6 +241,7 @@ class _Chain:
             first_dense_layers=len(dense) if sparse else 0,
             learned_positions=learned,
             latent=attention.latent,
+            gated_attention=attention.gated,
             window=windows[0] if windows else 0,
             window_layers=len(windows),
             unfused_gelu=not capped and self._has_unfused_gelu(usual.ffn_size),
@@ -308,8 +309,10 @@ class _Chain:
             for p in reading.tables
             if not p.tied_to
         )
-        narrow = [p for r in self.layers for p in r.products if p.n < 4 and not p.tied]
-        vectors += sum(p.elements for p in narrow)
+        # Gates of shared experts, and those of attention with one output per head.
+        narrow = {1, 2, 3, figures.num_heads} - {figures.num_experts}
+        products = [p for r in self.layers for p in r.products if p.n in narrow and not p.tied]
+        vectors += sum(p.elements for p in products)
         plain, biased = figures, replace(figures, biases=True)
         distances = [abs(_small(x) - vectors) for x in (plain, biased)]
         figures = biased if distances[1] < distances[0] else plain

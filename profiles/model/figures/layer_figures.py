@@ -7,8 +7,9 @@ the width of attention's projections (from the attention call), d the width of i
     elements of all weights that are applied to every token / H  =  a + (1 + w) I
     sum of k of those with n = H                                 =  d + I
 
-where the feed-forward has w projections to the inner width I (2: gated) and one from it. Experts
-are the weights that are not applied to every token; the same two equations hold for them.
+where the feed-forward has w projections to the inner width I (2: gated) and one from it. A gate of
+the attention's output is one more projection: of width d, or one output per head. Experts are the
+weights that are not applied to every token; the same two equations hold for them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from profiles.errors import InputError
 from profiles.model.figures.block_reading import AttentionCall, BlockReading, WeightProduct
@@ -36,6 +38,7 @@ class Attention:
     kv_heads: int
     head_size: int
     latent: LatentAttention | None = None
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,15 @@ def layer_figures(reading: BlockReading, hidden: int, tokens: int) -> LayerFigur
     )
 
 
+class _FeedForward(NamedTuple):
+    """A feed-forward: inner width, number of input projections, and how many square weights must
+    be outputs of it or of attention for these to be right."""
+
+    inner: int
+    ways: int
+    squares: int
+
+
 # --- weights for every token ----------------------------------------------------------------------
 
 
@@ -109,33 +121,43 @@ def _common(
     """Attention, and of the feed-forward the inner width and the number of input projections."""
     total = sum(p.elements for p in products)
     if call is None:
-        inner, ways = _feed_forward(products, hidden, total, 0)
-        return None, inner, ways
+        alone = _feed_forward(products, hidden, total, 0)
+        return None, alone.inner, alone.ways
     out = call.heads * call.value_size
     if any(hidden not in (p.k, p.n) for p in products) or call.head_size != call.value_size:
         latent, elements = _latent(products, hidden, call)
         if latent is not None:
-            inner, ways = _feed_forward(products, hidden, total - elements, out)
+            behind = _feed_forward(products, hidden, total - elements, out)
             attention = Attention(
                 heads=call.heads, kv_heads=call.heads, head_size=call.head_size, latent=latent
             )
-            return attention, inner, ways
+            return attention, behind.inner, behind.ways
     inside = [p for p in products if hidden not in (p.k, p.n)]
     if inside:
         listed = ", ".join(f"{p.name} [{p.k} x {p.n}]" for p in inside[:3])
         raise InputError(f"weights without the hidden size {hidden} as a dimension: {listed}")
-    for kv_heads in _kv_heads(products, hidden, call):
-        width = out + call.heads * call.head_size + kv_heads * (call.head_size + call.value_size)
-        try:
-            inner, ways = _feed_forward(products, hidden, total - width * hidden, out)
-        except InputError:
-            continue
-        if call.head_size != call.value_size:
-            raise InputError(
-                f"heads of {call.head_size} for queries and {call.value_size} for values"
+    fits: list[tuple[_FeedForward, Attention]] = []
+    for gate in (0, call.heads, out):
+        for kv_heads in _kv_heads(products, hidden, call):
+            width = gate + out + call.heads * call.head_size
+            width += kv_heads * (call.head_size + call.value_size)
+            try:
+                behind = _feed_forward(products, hidden, total - width * hidden, out)
+            except InputError:
+                continue
+            attention = Attention(
+                heads=call.heads,
+                kv_heads=kv_heads,
+                head_size=call.head_size,
+                gated=gate == out,
             )
-        found = Attention(heads=call.heads, kv_heads=kv_heads, head_size=call.head_size)
-        return found, inner, ways
+            fits.append((behind, attention))
+            break
+    if fits and call.head_size != call.value_size:
+        raise InputError(f"heads of {call.head_size} for queries and {call.value_size} for values")
+    if fits:
+        behind, attention = min(fits, key=lambda fit: fit[0].squares)
+        return attention, behind.inner, behind.ways
     raise InputError(
         f"{total:,} weights used by every token do not match an attention of {call.heads} heads "
         f"of {call.head_size} and a feed-forward with one or two input matrices and one output"
@@ -166,9 +188,8 @@ def _kv_heads(
 
 def _feed_forward(
     products: tuple[WeightProduct, ...], hidden: int, elements: int, out: int
-) -> tuple[int, int]:
-    """Inner width and number of input projections, from the elements of weights other than
-    attention's.
+) -> _FeedForward:
+    """The feed-forward, from the elements of weights other than attention's.
 
     out  input width of attention's output projection
 
@@ -178,13 +199,16 @@ def _feed_forward(
     if rest or left < 0:
         raise InputError("more weights in attention than the block has")
     if left == 0:
-        return 0, 0
+        return _FeedForward(0, 0, 0)
     squares = sum(p.k == p.n == hidden for p in products)
     given = sum(p.k for p in products if p.n == hidden and p.k != hidden)
     for ways in (2, 1):
         inner, uneven = divmod(left, 1 + ways)
-        if not uneven and any(inner == given + j * hidden - out for j in range(squares + 1)):
-            return inner, ways
+        outputs, other = divmod(inner + out - given, hidden)
+        # A square output projection of attention is one of them, if there are square ones.
+        least = min(squares, 1) if out == hidden else 0
+        if not uneven and not other and least <= outputs <= squares:
+            return _FeedForward(inner, ways, outputs)
     raise InputError(
         f"weights of width {left:,} without attention do not match a feed-forward with one or two "
         "input matrices and one output"
@@ -249,7 +273,7 @@ def _experts(
     if elements % (experts * hidden) or any(hidden not in (p.k, p.n) for p in routed):
         raise InputError("experts of unequal size, or without the hidden size as a dimension")
     one = tuple(replace(p, experts=1) for p in _one_expert(routed, experts))
-    size, ways = _feed_forward(one, hidden, sum(p.elements for p in one), 0)
+    size, ways, _ = _feed_forward(one, hidden, sum(p.elements for p in one), 0)
     rows = sum(p.rows * p.k * p.n for p in routed) / sum(p.k * p.n for p in one)
     used = rows / tokens
     # Rows are integers: each expert may have half a row more or less than its share.

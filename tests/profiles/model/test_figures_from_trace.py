@@ -20,7 +20,7 @@ MODULES = unusual_modules.__name__
 # of sparse attention have no figures.
 DECODERS = sorted(
     {name for name, kind in CONFIG_KINDS.items() if not (kind.both_ways or kind.hybrid)}
-    - {"kimi_k2", "ministral", "deepseek_v32"}
+    - {"kimi_k2", "ministral", "deepseek_v32", "glm_moe_dsa"}
 )
 # With these, every branch of profiles/model/figures that all of them take is taken.
 IN_TEST = {
@@ -69,6 +69,8 @@ def shown(figures: Transformer) -> dict[str, Any]:
         ("separate", GROUPED),
         ("fused", GROUPED),
         ("repeated", GROUPED),
+        ("gated_heads", GROUPED),
+        ("gated_attention", GROUPED | {"gated_attention": True}),
         ("written", GATED),
         ("capped", GATED | {"window": 16, "window_layers": 2}),
         ("windows", GATED | {"window": 16, "window_layers": 2}),

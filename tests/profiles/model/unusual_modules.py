@@ -22,11 +22,12 @@ def token_loss(logits, tokens):
 
 
 class Attention(nn.Module):
-    """`repeated`: keys are repeated for the call; `written`: scores are computed by matmuls."""
+    """`repeated`: keys are repeated for the call; `written`: scores are computed by matmuls;
+    `gates`: of the output, per head."""
 
     def __init__(
         self, heads=4, kv_heads=4, fused=False, bias=False, normed=False, repeated=False,
-        written=False, window=0, cap=0,
+        written=False, window=0, cap=0, gates=0,
     ):  # fmt: skip
         super().__init__()
         self.heads, self.kv_heads, self.size = heads, kv_heads, WIDTH // heads
@@ -39,6 +40,7 @@ class Attention(nn.Module):
         else:
             self.q, self.k, self.v = (nn.Linear(WIDTH, n, bias=bias) for n in widths)
         self.out = nn.Linear(heads * self.size, WIDTH, bias=bias)
+        self.gate = nn.Linear(WIDTH, heads * gates, bias=bias) if gates else None
         if normed:
             self.q_norm, self.k_norm = nn.RMSNorm(self.size), nn.RMSNorm(self.size)
 
@@ -66,7 +68,10 @@ class Attention(nn.Module):
         else:
             grouped = k.shape[1] != q.shape[1]
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        return self.out(y.transpose(1, 2).reshape(batch, tokens, -1))
+        y = y.transpose(1, 2)
+        if self.gate:
+            y = y * self.gate(x).sigmoid().unflatten(-1, (self.heads, -1))
+        return self.out(y.reshape(batch, tokens, -1))
 
 
 class LatentAttention(nn.Module):
@@ -293,6 +298,10 @@ gpt = made(
     block=lambda _: Block(Attention(fused=True, bias=True), FeedForward(bias=True)),
     tied=True,
     positions=TOKENS,
+)
+gated_heads = made(block=lambda _: Block(Attention(kv_heads=2, gates=1), FeedForward(**gated)))
+gated_attention = made(
+    block=lambda _: Block(Attention(kv_heads=2, gates=WIDTH // 4), FeedForward(**gated))
 )
 separate = made(block=lambda _: Block(Attention(kv_heads=2), FeedForward(**gated)))
 fused = made(block=lambda _: Block(Attention(kv_heads=2, fused=True), FeedForward(**gated)))
