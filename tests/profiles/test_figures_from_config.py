@@ -96,6 +96,12 @@ _TYPES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"moe_shared_expert_intermediate_size": 1024}
         | _EXPERTS,
     ),
+    "granitemoehybrid": (
+        "GraniteMoeHybridForCausalLM",
+        {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 5632}
+        | {"layer_types": ["mamba", "attention", "mamba"], "mamba_d_head": "auto"}
+        | {"mamba_n_heads": 32, "mamba_d_state": 64, "mamba_n_groups": 2},
+    ),
     "gemma": ("GemmaForCausalLM", {}),
     "gemma2": ("Gemma2ForCausalLM", {}),
     "gemma3_text": ("Gemma3ForCausalLM", {}),
@@ -222,6 +228,17 @@ def test_tied_embeddings_as_the_configuration_says(kind: str, tied: bool) -> Non
     assert figures_of_config(config, kind).parameters == pytest.approx(
         built_parameters(config), rel=_NOT_IN_FIGURES
     )
+
+
+@pytest.mark.parametrize("layer_types", [["mamba", "attention", "mamba"], ["attention"] * 3])
+def test_shared_experts_alone_are_the_feed_forward(layer_types: list[str]) -> None:
+    """Granite 4.0's dense models, with and without a recurrence."""
+    dense = {"num_local_experts": 0, "shared_intermediate_size": 1536, "layer_types": layer_types}
+    config = config_of("granitemoehybrid") | dense
+    figures = figures_of_config(config, "granite")
+    assert (figures.ffn_size, figures.num_experts) == (1536, 0)
+    assert figures.state_layers == layer_types.count("mamba")
+    assert figures.parameters == pytest.approx(built_parameters(config), rel=_NOT_IN_FIGURES)
 
 
 def test_every_kind_is_counted() -> None:

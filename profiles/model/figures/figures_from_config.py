@@ -136,6 +136,8 @@ def figures_of_config(config: Mapping[str, Any], where: str) -> Transformer:
     if has_dense and (not kind.wide or config.get("intermediate_size") is not None):
         ffn = needed("ffn_size")
     expert_size = (given("expert_size") or ffn) if experts else 0
+    if not experts:  # GraniteMoeHybrid: the shared experts are the feed-forward
+        ffn = int(config.get("shared_intermediate_size") or ffn)
     shared = _shared_experts(config, kind, expert_size, where) if experts else 0
     window, windowed = _window(config, kind)
     positions = (given("learned_positions") or 1024) + kind.extra_positions
@@ -193,7 +195,11 @@ def _shared_experts(
     """Shared experts of the size of the others: from their number, or from their common width."""
     count = next((int(config[key]) for key in KEYS["num_shared_experts"] if config.get(key)), 0)
     count = count or kind.shared_experts
-    for key in ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size"):
+    for key in (
+        "shared_expert_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "shared_intermediate_size",
+    ):
         width = int(config.get(key) or 0)
         if not width:
             continue
@@ -304,8 +310,8 @@ class HybridLayers:
     expert_input: int = 0
 
 
-def hybrid_layers(rule: str, config: Mapping[str, Any], where: str) -> HybridLayers:
-    """The layers of a configuration of rule `mamba` or `delta`.
+def hybrid_layers(rule: str, config: Mapping[str, Any], where: str) -> HybridLayers | None:
+    """The layers of a configuration of rule `mamba` or `delta`; None without a recurrence.
 
     Raises ModelError, with `where`, for missing keys and unknown kinds of layers.
     """
@@ -341,7 +347,7 @@ def _of_delta(config: Mapping[str, Any], where: str) -> HybridLayers:
     )
 
 
-def _of_mamba(config: Mapping[str, Any], where: str) -> HybridLayers:
+def _of_mamba(config: Mapping[str, Any], where: str) -> HybridLayers | None:
     listed = config.get("layers_block_type") or config["hybrid_override_pattern"]
     kinds = [_NEMOTRON_BLOCKS.get(each, each) for each in listed]
     unknown = sorted(set(kinds) - set(_NEMOTRON_BLOCKS.values()))
@@ -350,14 +356,19 @@ def _of_mamba(config: Mapping[str, Any], where: str) -> HybridLayers:
             f"{where}: unknown kind of layer {', '.join(map(repr, unknown))}; known are "
             f"{', '.join(sorted(set(_NEMOTRON_BLOCKS.values())))}"
         )
+    if set(kinds) == {"attention"}:
+        return None
     if not kinds.count("mamba") or not kinds.count("attention"):
         raise ModelError(f"{where}: a hybrid needs both mamba and attention layers")
+    heads, head_size = int(config["mamba_num_heads"]), config["mamba_head_dim"]
+    if head_size == "auto":
+        head_size = int(config.get("mamba_expand") or 2) * int(config["hidden_size"]) // heads
     return HybridLayers(
         num_layers=len(kinds),
         state=StateSpace(
             rule="ssd",
-            heads=int(config["mamba_num_heads"]),
-            head_size=int(config["mamba_head_dim"]),
+            heads=heads,
+            head_size=int(head_size),
             state_size=int(config["ssm_state_size"]),
             groups=int(config["n_groups"]),
             conv_width=int(config.get("conv_kernel") or 4),
