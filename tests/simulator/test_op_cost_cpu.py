@@ -116,6 +116,9 @@ def test_a_type_without_points_takes_as_long_on_as_many_elements():
     assert price_op(memory_op("relu", 10**6), cpu()).time_s == pytest.approx(3e-3)
     # 10^6 bytes of bf16 are as many elements as 2 x 10^6 of fp32.
     assert price_op(memory_op("native_batch_norm", 10**6), cpu()).time_s == pytest.approx(16e-3)
+    # Half of 1 TB/s for the 10^6 bytes of a convolution in fp32, and for 2 x 10^6.
+    assert price_op(conv(1, 576), cpu()).time_s == pytest.approx(2e-6)
+    assert price_op(conv(1, 576, "bfloat16"), cpu()).time_s == pytest.approx(4e-6)
 
 
 def test_kinds_of_convolution_have_their_own_speed():
