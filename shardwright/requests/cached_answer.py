@@ -13,12 +13,10 @@ from typing import Generic, TypeVar
 from planner.batch.answer_cache import AnswerCache
 from planner.batch.sweep import with_price
 from planner.layout.layout_answer import LayoutFile
-from planner.layout.layout_choice import with_layout_price
 from profiles.model.tracing.traced import TracedModel
 from profiles.sourced import Sourced
 from profiles.units import format_percent, format_time
-from shardwright.requests.solve_task import LayoutTask, Task, key_of, trace_task
-from simulator.goodput.reliability_inputs import DEFAULT, ReliabilityInputs
+from shardwright.requests.solve_task import Task, key_of, trace_task
 from simulator.values.plan_file import PlanFile
 
 A = TypeVar("A", PlanFile, LayoutFile)
@@ -66,28 +64,6 @@ def answered(
     if cache is not None and in_time and not seen:
         cache.keep(key, found)
     return CachedAnswer(answer=with_price(found, price), interrupted=bool(seen))
-
-
-def layout_answered(
-    task: LayoutTask,
-    solve: Callable[[], LayoutFile],
-    *,
-    price: Sourced | None,
-    cache: AnswerCache | None,
-    inputs: ReliabilityInputs = DEFAULT,
-    region: str = "",
-) -> CachedAnswer[LayoutFile]:
-    """The layout of a task at a price, from the cache or searched; stored if the search was
-    complete. `inputs` are the failure rates of the capacity, `region` is its power grid ("" leaves
-    carbon out)."""
-    key = key_of(task)
-    known = cache.find(key) if cache is not None else None
-    if isinstance(known, LayoutFile):
-        return CachedAnswer(answer=with_layout_price(known, price, inputs, region), cached=True)
-    found = solve()
-    if cache is not None and found.status in ("optimal", "infeasible"):
-        cache.keep(key, with_layout_price(found, None))
-    return CachedAnswer(answer=with_layout_price(found, price, inputs, region))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from planner.axes import Axes
 from planner.batch.answer_cache import AnswerCache
 from planner.best_first import Progress
 from planner.layout.layout_answer import LayoutChoice, LayoutFile
-from planner.layout.layout_choice import choice_of, priced_choice
+from planner.layout.layout_choice import choice_of, priced_choice, with_layout_price
 from planner.layout.layout_question import LayoutQuestion
 from planner.layout.pareto import device_front, memory_front
 from planner.space import EXECUTOR
@@ -21,7 +21,7 @@ from profiles.errors import InfeasibleError, InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.figures.transformer import Transformer
 from profiles.model.loaders import resolve_model
-from shardwright.requests.cached_answer import CachedAnswer, layout_answered
+from shardwright.requests.cached_answer import CachedAnswer
 from shardwright.requests.compared_frameworks import compared_frameworks, preference
 from shardwright.requests.named_model import described_of
 from shardwright.requests.plan_choices import (
@@ -35,7 +35,7 @@ from shardwright.requests.plan_choices import (
 from shardwright.requests.plan_request import PlanRequest, default_precision
 from shardwright.requests.plan_route import executor_space, route_of
 from shardwright.requests.price_request import price_for
-from shardwright.requests.solve_task import LayoutTask
+from shardwright.requests.solve_task import LayoutTask, key_of
 from shardwright.requests.usual_batch import notes_on_batch
 from simulator.training_run.fit.recalibration import Calibration
 from simulator.training_run.framework.framework import load_framework, offered_frameworks
@@ -211,20 +211,22 @@ class LayoutRequester:
         return executor_space(space, figures, options.model, tokens=shared)
 
     def _answered(self, question: LayoutQuestion, limit_s: float) -> CachedAnswer[LayoutFile]:
+        """The answer with its dollars, from the cache or searched; stored if the search was
+        complete."""
+        request, cache = self.request, self.cache
+        price = price_for(question.cluster, request.options.price, request.offers)
         task = LayoutTask(question=question, explain=self.explain)
-
-        def solve() -> LayoutFile:
+        key = key_of(task)
+        known = cache.find(key) if cache is not None else None
+        if isinstance(known, LayoutFile):
+            found = known
+        else:
             with self.watched() as progress:
-                return task.solve(clock=time.monotonic, time_limit_s=limit_s, progress=progress)
-
-        return layout_answered(
-            task,
-            solve,
-            price=price_for(question.cluster, self.request.options.price, self.request.offers),
-            cache=self.cache,
-            inputs=self.request.reliability,
-            region=self.request.region,
-        )
+                found = task.solve(clock=time.monotonic, time_limit_s=limit_s, progress=progress)
+            if cache is not None and found.status in ("optimal", "infeasible"):
+                cache.keep(key, with_layout_price(found, None))
+        answer = with_layout_price(found, price, request.reliability, request.region)
+        return CachedAnswer(answer=answer, cached=found is known)
 
 
 def _assuming(answer: LayoutFile, assumed: Sequence[str]) -> LayoutFile:

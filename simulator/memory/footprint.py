@@ -7,13 +7,18 @@ framework, bytes reserved by its allocator, and bytes that the device must have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from profiles.hardware.catalogue.catalog import get_device
 from simulator.memory.host_offload import host_bytes
-from simulator.memory.run_tensors import RankFacts, run_tensors
+from simulator.memory.run_tensors import (
+    KeptLayers,
+    RankFacts,
+    kept_layers,
+    on_device_bytes,
+    run_tensors,
+)
 from simulator.memory.static import run_static_bytes
 from simulator.schedules.in_flight import most_in_flight
 from simulator.training_run.framework.framework import FrameworkMemory, load_framework
@@ -23,15 +28,6 @@ from simulator.training_run.work.stage_share import StageShare, rank_conditions,
 from simulator.values.prediction import RankMemory
 
 GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptLayers:
-    """A number of layers of a rank with equal kept bytes per micro-batch."""
-
-    name: str
-    count: int
-    bytes_each: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,17 +142,12 @@ class _Peak(NamedTuple):
 
 
 class _Counter:
-    """Counts the memory of the ranks of one run.
-
-    layer, plain  bytes of a layer under the run's recompute kind, and without recomputation
-    """
+    """Counts the memory of the ranks of one run."""
 
     def __init__(self, run: TrainingRun) -> None:
         self.run, self.framework = run, load_framework(run.stack)
         self.tensors = run_tensors(run, self.framework)
         self.memory = self.tensors.memory
-        self.layer = self.tensors.layer(run.recompute)
-        self.plain = self.tensors.layer("none") if run.recompute_layers else self.layer
         self.shares = stage_split(run)
         degrees = run.degrees
         self.in_flight = most_in_flight(run.schedule, degrees.pp, run.num_microbatches, degrees.vpp)
@@ -164,14 +155,14 @@ class _Counter:
 
     def rank(self, rank: int) -> tuple[RankMemory, PeakDetails]:
         """The peak of a pipeline rank."""
-        run, memory, tensors, layer = self.run, self.memory, self.tensors, self.layer
+        run, memory, tensors = self.run, self.memory, self.tensors
         mine = tuple(share for share in self.shares if share.rank == rank)
         static, parameters = run_static_bytes(run, self.framework, memory, mine, tensors.vocabulary)
         here = RankFacts(
             num_parameters=parameters, conditions=tuple(sorted(rank_conditions(rank, mine)))
         )
         always = tensors.total(memory.always, here)
-        kept = self._kept_layers(mine)
+        layer, kept = tensors.layer(run.recompute), kept_layers(run, tensors, mine)
         # The virtual stages of a rank are alike: whole stages of a micro-batch are in flight.
         in_flight = self.in_flight[rank] / len(mine)
         each_batch = sum(k.count * k.bytes_each for k in kept)
@@ -204,7 +195,7 @@ class _Counter:
             elif moment.where == "embedding" and any(share.has_embedding for share in mine):
                 peaks.append(_Peak(name, *later, extra))
         held, peak = max(
-            ((self._on_device(each_batch * peak.in_flight), peak) for peak in peaks),
+            ((on_device_bytes(run, tensors, each_batch * peak.in_flight), peak) for peak in peaks),
             key=lambda pair: pair[0] + pair[1].gradients + pair[1].extra,
         )
         extra = peak.extra
@@ -245,44 +236,12 @@ class _Counter:
             kept=kept,
             in_flight=peak.in_flight,
             moment=peak.moment,
-            all_activations_bytes=self._on_device(each_batch * in_flight),
+            all_activations_bytes=on_device_bytes(run, tensors, each_batch * in_flight),
             all_gradients_bytes=static.gradients,
             working_set_bytes=working_set,
             lingering_bytes=lingering,
         )
         return found, details
-
-    def _kept_layers(self, shares: Sequence[StageShare]) -> tuple[KeptLayers, ...]:
-        """Activations kept by the layers of a rank's virtual stages; the first layers of a stage
-        are recomputed."""
-        dense = expert = 0
-        for share in shares:
-            count = self.run.recompute_layers or share.num_layers
-            first = min(share.dense_layers, count)
-            dense += first
-            expert += min(share.expert_layers, count - first)
-        others = sum(share.dense_layers for share in shares) - dense
-        other_experts = sum(share.expert_layers for share in shares) - expert
-        found = (
-            ("layers", dense, self.layer.dense),
-            ("expert layers", expert, self.layer.expert),
-            ("layers not recomputed", others, self.plain.dense),
-            ("expert layers not recomputed", other_experts, self.plain.expert),
-        )
-        return tuple(
-            KeptLayers(name=name, count=count, bytes_each=each)
-            for name, count, each in found
-            if count
-        )
-
-    def _on_device(self, kept: float) -> float:
-        """Bytes of kept activations on the device. If some are offloaded, the device still has
-        those of the computing layer and those being copied for the next: two buffers (Transformer
-        Engine, pytorch/cpu_offload.py, AsyncDoubleBufferGroupOffloadHandler)."""
-        share = self.run.activation_offload
-        away = share * kept
-        largest = max(max(layer.dense, layer.expert) for layer in (self.layer, self.plain))
-        return kept - away + min(away, 2.0 * share * largest)
 
 
 def _refusal(run: TrainingRun, memory: FrameworkMemory, shares: tuple[StageShare, ...]) -> str:

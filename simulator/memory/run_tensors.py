@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from simulator.training_run.framework.framework import Framework
@@ -24,6 +24,7 @@ from simulator.training_run.framework.kept_tensor import (
 )
 from simulator.training_run.framework.run_conditions import run_conditions
 from simulator.training_run.run.training_run import TrainingRun
+from simulator.training_run.work.stage_share import StageShare
 from simulator.values.recompute_kind import recompute_kind
 
 # Bytes of an element of bf16 or fp16.
@@ -156,3 +157,49 @@ def run_tensors(run: TrainingRun, framework: Framework) -> RunTensors:
             _KNOWN.clear()
         found = _KNOWN[key] = RunTensors(run, framework, conditions)
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLayers:
+    """A number of layers of a rank with equal kept bytes per micro-batch."""
+
+    name: str
+    count: int
+    bytes_each: float
+
+
+def kept_layers(
+    run: TrainingRun, tensors: RunTensors, shares: Sequence[StageShare]
+) -> tuple[KeptLayers, ...]:
+    """Activations kept by the layers of a rank's virtual stages; the first layers of a stage are
+    recomputed."""
+    dense = expert = 0
+    for share in shares:
+        count = run.recompute_layers or share.num_layers
+        first = min(share.dense_layers, count)
+        dense += first
+        expert += min(share.expert_layers, count - first)
+    others = sum(share.dense_layers for share in shares) - dense
+    other_experts = sum(share.expert_layers for share in shares) - expert
+    layer, plain = tensors.layer(run.recompute), tensors.layer("none")
+    found = (
+        ("layers", dense, layer.dense),
+        ("expert layers", expert, layer.expert),
+        ("layers not recomputed", others, plain.dense),
+        ("expert layers not recomputed", other_experts, plain.expert),
+    )
+    return tuple(
+        KeptLayers(name=name, count=count, bytes_each=each) for name, count, each in found if count
+    )
+
+
+def on_device_bytes(run: TrainingRun, tensors: RunTensors, kept: float) -> float:
+    """Bytes of kept activations on the device. If some are offloaded, the device still has those of
+    the computing layer and those being copied for the next: two buffers (Transformer Engine,
+    pytorch/cpu_offload.py, AsyncDoubleBufferGroupOffloadHandler)."""
+    share = run.activation_offload
+    if not share:
+        return kept
+    away, kinds = share * kept, (run.recompute, "none" if run.recompute_layers else run.recompute)
+    largest = max(max(layer.dense, layer.expert) for layer in map(tensors.layer, kinds))
+    return kept - away + min(away, 2.0 * share * largest)
