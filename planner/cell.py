@@ -5,7 +5,7 @@ Inside a cell, the partition of blocks into stages and the recomputation of each
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.schedules.schedule import schedule_kind
 from simulator.values.degrees import Degrees
@@ -21,6 +21,10 @@ class Cell:
     micro_batch: int
     schedule: str
     global_batch: int
+
+    def with_replicas(self, count: int) -> Cell:
+        """The same cell with another number of replicas."""
+        return replace(self, degrees=replace(self.degrees, dp=count))
 
     @property
     def num_microbatches(self) -> int:

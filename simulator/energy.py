@@ -137,4 +137,4 @@ def _watts(
         value += watts
         low += watts * max(0.0, 1 - width)
         high += watts * (1 + width)
-    return Interval(value=value * site.value, low=low * site.low, high=high * site.high)
+    return Interval(value=value, low=low, high=high).times(site)

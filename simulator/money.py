@@ -109,10 +109,7 @@ class RunStorage:
 
     def storage_usd(self, hours: Interval) -> Interval:
         """US dollars of storage for the hours of a run."""
-        rate = self.usd_per_hour
-        return Interval(
-            value=rate.value * hours.value, low=rate.low * hours.low, high=rate.high * hours.high
-        )
+        return self.usd_per_hour.times(hours)
 
 
 def _dollars(price: SourcedRange, amount: float) -> Interval:

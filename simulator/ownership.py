@@ -94,10 +94,10 @@ def owned_cost(
             low=purchase.low * (1 + share.low - left.high) / years.high,
             high=purchase.high * (1 + share.high - left.low) / years.low,
         ).scaled(1 / HOURS_PER_YEAR),
-        hosting_usd=_times(leased_kw, owning.hosting_usd_per_kw_month).scaled(12 / HOURS_PER_YEAR),
-        staff_usd=_times(one, owning.staff_usd_per_year).scaled(1 / HOURS_PER_YEAR),
-        power_usd=_times(used_kw, owning.power_usd_per_kwh),
-        idle_power_usd=_times(idle_kw, owning.power_usd_per_kwh),
+        hosting_usd=leased_kw.times(owning.hosting_usd_per_kw_month).scaled(12 / HOURS_PER_YEAR),
+        staff_usd=one.times(owning.staff_usd_per_year).scaled(1 / HOURS_PER_YEAR),
+        power_usd=used_kw.times(owning.power_usd_per_kwh),
+        idle_power_usd=idle_kw.times(owning.power_usd_per_kwh),
     )
 
 
@@ -124,11 +124,3 @@ def break_even(cost: OwnedCost, rent_usd_per_hour: Interval, years: float) -> Br
         )
     found = Interval(**use)
     return BreakEven(use=found, device_hours=found.scaled(years * HOURS_PER_YEAR))
-
-
-def _times(number: Interval, factor: SourcedRange) -> Interval:
-    return Interval(
-        value=number.value * factor.value,
-        low=number.low * factor.low,
-        high=number.high * factor.high,
-    )

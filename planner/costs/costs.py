@@ -24,8 +24,6 @@ from planner.costs.cell_memory import CellMemory, Places, edges, in_flight, tabl
 from planner.costs.cell_times import CellTails, CellTimes
 from planner.costs.priced_model import Cache, PricedModel, kinds_by_cost, least_crossing, over_cuts
 from planner.costs.split_problem import Ranges, SplitProblem
-from profiles.document import content_hash
-from profiles.model.building.tensor_parallel_rules import has_shared_tokens
 from profiles.model.graph import ModelGraph
 from profiles.model.tied_gradients import pipeline_kinds
 from profiles.sourced import Sourced
@@ -44,7 +42,6 @@ class SimulatorCosts:
 
     def __init__(self, model: PricedModel, *, price: Sourced | None = None, seed: int = 0) -> None:
         self.model, self.price, self.seed = model, price, seed
-        self.cluster_hash = content_hash(model.cluster)
         self.places = Places(model.cluster)
         self.memory = CellMemory(model)
         self.times = CellTimes(model, self.places)
@@ -313,29 +310,12 @@ class SimulatorCosts:
 
     def plan(self, cell: Cell, found: Partition) -> Plan:
         """The complete plan of a partition."""
-        graph = self.model.graph(cell.micro_batch, cell.degrees.tp)
         kinds = [self.model.strategies[index] for index in found.strategies]
-        rules = self.model.traced.tensor_parallel if cell.degrees.tp > 1 else ()
-        return Plan(
-            model=self.model.traced.name,
-            model_hash=self.model.traced.content_hash,
-            block_entries=tuple(ref.entry for ref in graph.chain),
-            tied_parameters=self.model.traced.tied_parameters,
-            tensor_parallel=rules,
-            sequence_parallel=has_shared_tokens(rules),
-            cluster=self.model.cluster.name,
-            cluster_hash=self.cluster_hash,
-            workload=self.model.workload,
-            degrees=cell.degrees,
-            zero_stage=cell.zero_stage,
-            micro_batch=cell.micro_batch,
-            schedule=cell.schedule,
-            stages=tuple(
-                Stage(first_block=i, last_block=j, recompute=tuple(kinds[i:j]))
-                for i, j in zip(found.starts, found.ends(), strict=True)
-            ),
-            seed=self.seed,
+        stages = tuple(
+            Stage(first_block=i, last_block=j, recompute=tuple(kinds[i:j]))
+            for i, j in zip(found.starts, found.ends(), strict=True)
         )
+        return self.model.plan(cell, stages, seed=self.seed)
 
     def predict(self, plan: Plan) -> Prediction:
         """The simulator's prediction."""

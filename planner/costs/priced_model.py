@@ -17,7 +17,9 @@ import numpy as np
 from planner.cell import Cell
 from planner.chain.ideals import BlockLattice, Index, prefixes
 from planner.chain.problem import Array, BlockCosts
+from profiles.document import content_hash
 from profiles.hardware.catalogue.cluster import Cluster
+from profiles.model.building.tensor_parallel_rules import has_shared_tokens
 from profiles.model.graph import ModelGraph, parameter_name
 from profiles.model.tied_gradients import pipeline_kinds
 from profiles.model.tracing.block_order import crossing_bytes
@@ -26,7 +28,7 @@ from simulator.memory.held import padded_elements
 from simulator.traced.block_cost import BlockCost, block_bytes, price_block
 from simulator.traced.predict import TracedGraphs
 from simulator.training_run.framework.executor_states import ExecutorStates
-from simulator.values.plan import Recompute
+from simulator.values.plan import Pipeline, Plan, Recompute, Stage
 from simulator.values.workload import Workload
 
 
@@ -287,6 +289,38 @@ class PricedModel:
     stack: ExecutorStates
     strategies: tuple[Recompute, ...]
     micro_batches: tuple[int, ...]
+
+    def plan(
+        self,
+        cell: Cell,
+        stages: tuple[Stage, ...],
+        *,
+        seed: int = 0,
+        pipelines: tuple[Pipeline, ...] | None = None,
+        unused: tuple[int, ...] | None = None,
+    ) -> Plan:
+        """The complete plan of a cell with these stages, or with unequal replicas."""
+        graph = self.graph(cell.micro_batch, cell.degrees.tp)
+        rules = self.traced.tensor_parallel if cell.degrees.tp > 1 else ()
+        return Plan(
+            model=self.traced.name,
+            model_hash=self.traced.content_hash,
+            block_entries=tuple(ref.entry for ref in graph.chain),
+            tied_parameters=self.traced.tied_parameters,
+            tensor_parallel=rules,
+            sequence_parallel=has_shared_tokens(rules),
+            cluster=self.cluster.name,
+            cluster_hash=content_hash(self.cluster),
+            workload=self.workload,
+            degrees=cell.degrees,
+            zero_stage=cell.zero_stage,
+            micro_batch=cell.micro_batch,
+            schedule=cell.schedule,
+            stages=stages,
+            seed=seed,
+            pipelines=pipelines,
+            unused=unused,
+        )
 
     def graph(self, micro_batch: int, tp: int) -> ModelGraph:
         """The graph of a micro-batch as one of `tp` ranks runs it."""

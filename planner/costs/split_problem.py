@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,12 +30,13 @@ import numpy.typing as npt
 
 from planner.chain.problem import Array, PartitionProblem, stage_times
 from profiles.errors import InputError
-from simulator.memory.moments import rank_moments
+from simulator.memory.moments import Moment, rank_moments
 from simulator.schedules.action import ActionKind
 from simulator.schedules.durations import Durations
 from simulator.schedules.schedule import Placement, Schedule, build_schedule, schedule_kind
 
 Ranges = tuple[tuple[int, int], ...]
+_BACKWARDS = (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,20 +192,11 @@ def split_moments(
         stages_per_rank=stages_per_rank,
     )
     different = tuple(dict.fromkeys(rank_moments(schedule, early=early)[rank]))
-    whole, half, arriving, returning, leaving, turn, kind, first, begun = zip(
-        *different, strict=True
-    )
-    backward = [each in (ActionKind.BACKWARD, ActionKind.BACKWARD_INPUT) for each in kind]
-    weights = [each is ActionKind.BACKWARD_WEIGHT for each in kind]
-    figures = (whole, half, arriving, returning, leaving, turn, backward, weights, first, begun)
-    return SplitMoments(**dict(zip(_FIGURES, map(_counts, figures), strict=True)))
-
-
-_FIGURES = tuple(field.name for field in fields(SplitMoments))
-
-
-def _counts(figure: Sequence[object]) -> Counts:
-    return np.asarray(figure, dtype=np.intp)
+    figures = dict(zip(Moment._fields, zip(*different, strict=True), strict=True))
+    kinds = figures.pop("kind")
+    figures["backward"] = tuple(each in _BACKWARDS for each in kinds)
+    figures["weights"] = tuple(each is ActionKind.BACKWARD_WEIGHT for each in kinds)
+    return SplitMoments(**{k: np.asarray(each, dtype=np.intp) for k, each in figures.items()})
 
 
 class RankBytes:

@@ -18,9 +18,10 @@ from planner.blocks.answer import SearchOptions
 from planner.blocks.block_search import one_type_stages, search
 from planner.costs.priced_model import PricedModel, Traced
 from planner.heterogeneous.stage_prices import StagePrices, check_rates
-from planner.heterogeneous.unequal_search import MOST_STAGES, search_unequal, unequal_keys
+from planner.heterogeneous.unequal_search import MOST_STAGES, search_unequal, unequal_cells
 from planner.space import divisors
 from planner.tolerances import status_of
+from profiles.document import content_hash
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level
 from profiles.sourced import Sourced
@@ -176,8 +177,8 @@ def plan_mixed(
         return _PartAnswer(part=part, answer=answer)
 
     found = [alike(part, len(parts) - i + 1) for i, part in enumerate(parts)]
-    keys = unequal_keys(prices, space) if prices.stages else ()
-    if not keys and not any(each.answer for each in found):
+    cells = unequal_cells(prices, space) if prices.stages else ()
+    if not cells and not any(each.answer for each in found):
         reasons: dict[str, list[str]] = {}
         for each in found:
             reasons.setdefault(each.why_not, []).append(each.part.title)
@@ -187,7 +188,7 @@ def plan_mixed(
         )
     unequal = search_unequal(
         prices,
-        keys,
+        cells,
         below_s=min(each.step_time_s for each in found),
         clock=options.clock,
         time_limit_s=left().time_limit_s,
@@ -202,7 +203,7 @@ def plan_mixed(
                 devices=tuple(cluster.device_at(index).name for index in used),
             ),
             answer=unequal if unequal.plan is not None else None,
-            why_not="none is faster" if keys else "the pins allow none",
+            why_not="none is faster" if cells else "the pins allow none",
         )
     )
     found = [_with_dollars(each, usd_per_hour) for each in found]
@@ -260,7 +261,7 @@ def _chosen(best: _PartAnswer, bound: float, prices: StagePrices) -> PlanFile:
         return answer
     if not best.part.exact:
         # It was searched on a part of the cluster.
-        plan = replace(answer.plan, cluster=cluster.name, cluster_hash=prices.cluster_hash)
+        plan = replace(answer.plan, cluster=cluster.name, cluster_hash=content_hash(cluster))
         answer = replace(answer, plan=plan, machine=cluster.machine)
     step_s = best.step_time_s
     bound = min(bound, step_s)

@@ -28,7 +28,6 @@ from planner.costs.priced_model import (
     over_cuts,
 )
 from planner.heterogeneous.splits import StageTables
-from profiles.document import content_hash
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.hardware.catalogue.device import Device, twin_type
@@ -82,38 +81,31 @@ def check_rates(cluster: Cluster, precision: str, dtype: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """Degrees, micro-batch and ZeRO stage, which are fixed while stages, shares and devices are
-    chosen.
-
-    degrees   tp, and dp: the number of replicas, over which ZeRO shards
-    """
-
-    degrees: Degrees
-    micro_batch: int
-    zero_stage: int
-
-    def with_replicas(self, count: int) -> Key:
-        """The same key with another number of replicas."""
-        return replace(self, degrees=replace(self.degrees, dp=count))
-
-
 class StagePrices:
-    """Stage times of keys; values that keys share are computed once.
+    """Stage times of cells; values that cells share are computed once.
 
     stages  maximum number of stages of a pipeline
     """
 
     def __init__(self, model: PricedModel, stages: tuple[int, ...]) -> None:
         self.model, self.stages = model, stages
-        self.cluster_hash = content_hash(model.cluster)
         self._memory = CellMemory(model)
         self.types = functools.cache(functools.partial(device_types, model.cluster))
         self._chain = functools.cache(self._price_chain)
         self._labels = functools.cache(self._grow_labels)
         self._solver = functools.cache(self._fitting)
         self._tail = functools.cache(self._price_tail)
+
+    def cell(self, degrees: Degrees, micro_batch: int, zero_stage: int) -> Cell:
+        """The cell of tp and dp, the number of replicas, over which ZeRO shards; stages, shares and
+        devices are open."""
+        return Cell(
+            degrees=degrees,
+            zero_stage=zero_stage,
+            micro_batch=micro_batch,
+            schedule="1f1b",
+            global_batch=self.model.workload.global_batch,
+        )
 
     def num_groups(self, tp: int) -> int:
         """Number of tensor-parallel groups of all types."""
@@ -127,34 +119,34 @@ class StagePrices:
             float((chain.forward_s + chain.backward_s.min(axis=1))[kinds].sum()) for chain in chains
         )
 
-    def tables(self, key: Key, *, least: bool = False) -> StageTables:
+    def tables(self, cell: Cell, *, least: bool = False) -> StageTables:
         """The times of every stage that fits.
 
         least  lower bounds, without messages and gradient exchange
         """
-        tp = key.degrees.tp
-        n, types = len(self.model.graph(key.micro_batch, tp).chain), self.types(tp)
-        crossing = 0.0 if least else self._crossing(key)[None, :]
+        tp = cell.degrees.tp
+        n, types = len(self.model.graph(cell.micro_batch, tp).chain), self.types(tp)
+        crossing = 0.0 if least else self._crossing(cell)[None, :]
         return StageTables(
             counts=tuple(len(kind.groups) for kind in types),
             seconds=tuple(
-                tuple(seconds + crossing for seconds in self._seconds(key, kind))
+                tuple(seconds + crossing for seconds in self._seconds(cell, kind))
                 for kind in range(len(types))
             ),
             tails_s=tuple(
-                np.zeros((n, n + 1)) if least else self._tail(key.degrees, key.zero_stage, kind)
+                np.zeros((n, n + 1)) if least else self._tail(cell.degrees, cell.zero_stage, kind)
                 for kind in range(len(types))
             ),
             stages=tuple(count for count in self.stages if count <= n),
-            num_microbatches=self.model.workload.global_batch // key.micro_batch,
+            num_microbatches=self.model.workload.global_batch // cell.micro_batch,
         )
 
     def recompute(
-        self, key: Key, kind: int, from_end: int, first: int, last: int
+        self, cell: Cell, kind: int, from_end: int, first: int, last: int
     ) -> tuple[Recompute, ...]:
         """The fastest recompute kinds that fit, one per block of [first, last), in the stage
         `from_end`, counted from the last."""
-        solver = self._stages_of(key, kind)
+        solver = self._stages_of(cell, kind)
         labels, fastest = solver.fastest_fitting(solver.problem.num_stages - from_end, first, last)
         return tuple(self.model.strategies[index] for index in labels.strategies(fastest))
 
@@ -164,16 +156,16 @@ class StagePrices:
         group = self.types(tp)[kind].groups[0]
         return self.model.chain(micro_batch, group, pipelined=True)
 
-    def _stages_of(self, key: Key, kind: int) -> PartitionSolver:
+    def _stages_of(self, cell: Cell, kind: int) -> PartitionSolver:
         """The stages of the longest possible pipeline on devices of one type."""
-        if not key.zero_stage:
+        if not cell.zero_stage:
             # Nothing is sharded: replicas matter only for the buckets of exchanged gradients.
-            key = key.with_replicas(min(key.degrees.dp, 2))
-        return self._solver(key, kind)
+            cell = cell.with_replicas(min(cell.degrees.dp, 2))
+        return self._solver(cell, kind)
 
-    def _seconds(self, key: Key, kind: int) -> list[Array]:
+    def _seconds(self, cell: Cell, kind: int) -> list[Array]:
         """Per stage from the end: [n, n+1] seconds of blocks [i, j), infinite if too large."""
-        solver = self._stages_of(key, kind)
+        solver = self._stages_of(cell, kind)
         start, end = solver.lattice.pairs
         forward = solver.forward[0][end] - solver.forward[0][start]
         found = []
@@ -183,36 +175,34 @@ class StagePrices:
             found.append(seconds)
         return found
 
-    def _fitting(self, key: Key, kind: int) -> PartitionSolver:
-        problem = self._problem(key, kind)
-        return PartitionSolver(problem, self._labels(key.degrees.tp, key.micro_batch, kind))
+    def _fitting(self, cell: Cell, kind: int) -> PartitionSolver:
+        problem = self._problem(cell, kind)
+        return PartitionSolver(problem, self._labels(cell.degrees.tp, cell.micro_batch, kind))
 
     def _grow_labels(self, tp: int, micro_batch: int, kind: int) -> list[StageLabels]:
         """Labels of all sequences of blocks on a type; they depend on the blocks' costs only."""
-        key = Key(degrees=Degrees(tp=tp), micro_batch=micro_batch, zero_stage=0)
-        return labels_of(self._problem(key, kind))
+        return labels_of(self._problem(self.cell(Degrees(tp=tp), micro_batch, 0), kind))
 
-    def _problem(self, key: Key, kind: int) -> PartitionProblem:
-        tp, micro_batches = key.degrees.tp, self.model.workload.global_batch // key.micro_batch
-        graph = self.model.graph(key.micro_batch, tp)
-        chain, over = self._chain(tp, key.micro_batch, kind), over_cuts(graph)
-        at = np.asarray(self.model.kinds(key.micro_batch, tp))
+    def _problem(self, cell: Cell, kind: int) -> PartitionProblem:
+        tp, micro_batches = cell.degrees.tp, self.model.workload.global_batch // cell.micro_batch
+        graph = self.model.graph(cell.micro_batch, tp)
+        chain, over = self._chain(tp, cell.micro_batch, kind), over_cuts(graph)
+        at = np.asarray(self.model.kinds(cell.micro_batch, tp))
         tables = table_bytes(graph, prefixes(at.size))
         n, room = at.size, self.types(tp)[kind].device.tensor_bytes
         depth = min(max(self.stages), n)
         in_flight = tuple(min(depth - stage, micro_batches) for stage in range(depth))
         # With two ranks, gradients stay whole between micro-batches, as in a pipeline. With one
         # micro-batch more than in flight, all of these are in memory together with all gradients.
-        cell = Cell(
-            degrees=replace(key.degrees, pp=2),
-            zero_stage=key.zero_stage if key.degrees.dp > 1 else 0,
-            micro_batch=key.micro_batch,
-            schedule="1f1b",
-            global_batch=key.degrees.dp * key.micro_batch * (in_flight[0] + 1),
+        held = replace(
+            cell,
+            degrees=replace(cell.degrees, pp=2),
+            zero_stage=cell.zero_stage if cell.degrees.dp > 1 else 0,
+            global_batch=cell.degrees.dp * cell.micro_batch * (in_flight[0] + 1),
         )
         early = self.types(tp)[kind].device.type == "cpu"
         statics, loads = self._memory.moments(
-            cell,
+            held,
             in_flight,
             over,
             chain.first_bytes[at][:, None] + tables,
@@ -238,11 +228,11 @@ class StagePrices:
 
     # Messages and tails.
 
-    def _crossing(self, key: Key) -> Array:
+    def _crossing(self, cell: Cell) -> Array:
         """[n + 1] seconds of both messages over the cut before a block."""
-        tp = key.degrees.tp
+        tp = cell.degrees.tp
         groups = [group[0] for kind in self.types(tp) for group in kind.groups]
-        sizes = over_cuts(self.model.graph(key.micro_batch, tp))[1:-1].tolist()
+        sizes = over_cuts(self.model.graph(cell.micro_batch, tp))[1:-1].tolist()
         if len(groups) < 2:
             return np.zeros(len(sizes) + 2)
         ends = (groups[0], groups[-1])

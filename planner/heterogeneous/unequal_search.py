@@ -1,9 +1,9 @@
-"""The search over plans with unequal replicas, by key: tensor-parallel degree, micro-batch, ZeRO
-stage and number of replicas. For each key, `shares.share_out` chooses stages, shares and devices.
+"""The search over plans with unequal replicas, by cell: tensor-parallel degree, micro-batch, ZeRO
+stage and number of replicas. For each cell, `shares.share_out` chooses stages, shares and devices.
 
-Every key has a lower bound on the predictions of its plans. The key with the lowest bound is taken
-and its bound tightened; if it is still the lowest, the key is solved. The simulator times each plan
-found (`simulator.traced.predict`).
+Every cell has a lower bound on the predictions of its plans. The cell with the lowest bound is
+taken and its bound tightened; if it is still the lowest, the cell is solved. The simulator times
+each plan found (`simulator.traced.predict`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import replace
 
 from planner.axes import Axes
 from planner.best_first import BestFirst, Candidate
+from planner.cell import Cell
 from planner.heterogeneous.shares import Share, Splits, least_step_s, share_out
 from planner.heterogeneous.splits import StageTables, best_splits
-from planner.heterogeneous.stage_prices import Key, StagePrices
+from planner.heterogeneous.stage_prices import StagePrices
 from planner.space import divisors
-from profiles.model.building.tensor_parallel_rules import has_shared_tokens
 from simulator.traced.predict import predict
 from simulator.values.degrees import Degrees
 from simulator.values.plan import Pipeline, Plan, Stage
@@ -34,13 +34,13 @@ ZERO_STAGES = (0, 1, 2)
 
 def search_unequal(
     prices: StagePrices,
-    keys: tuple[Key, ...],
+    cells: tuple[Cell, ...],
     *,
     below_s: float = math.inf,
     clock: Callable[[], float],
     time_limit_s: float | None = None,
 ) -> PlanFile:
-    """The best plan of the keys, if it takes less than `below_s`, and a bound that always holds.
+    """The best plan of the cells, if it takes less than `below_s`, and a bound that always holds.
 
     time_limit_s  ends the search with the best plan so far; so does an interrupt
     """
@@ -49,16 +49,16 @@ def search_unequal(
         clock=clock, time_limit_s=time_limit_s, best=below_s
     )
     lower_s = _lower_bounds(prices)
-    coarse = {key: _coarse_s(prices, key) for key in keys}
-    order = sorted(keys, key=lambda k: (coarse[k], k.degrees.tp, k.micro_batch, k.zero_stage))
+    coarse = {cell: _coarse_s(prices, cell) for cell in cells}
+    order = sorted(cells, key=lambda k: (coarse[k], k.degrees.tp, k.micro_batch, k.zero_stage))
 
     def opened(at: tuple[int, float, bool]) -> list[Candidate[tuple[int, float, bool]]]:
         number, bound_s, sharpened = at
-        key = order[number]
+        cell = order[number]
         if not sharpened:
-            bound_s = max(bound_s, lower_s(key, search.best))
+            bound_s = max(bound_s, lower_s(cell, search.best))
             return [(bound_s, number, (number, bound_s, True))] if bound_s < search.best else []
-        for plan in _plans(prices, key):
+        for plan in _plans(prices, cell):
             prediction = predict(plan, model.traced, model.cluster, stack=model.stack)
             step_s = prediction.step_time_s.value
             if prediction.fits and step_s < search.best:
@@ -73,8 +73,8 @@ def search_unequal(
         status="feasible" if search.found else "infeasible",
         bound=search.bound,
         search_time_s=clock() - begun,
-        cells_considered=len(keys),
-        cells_pruned=len(keys) - search.refined,
+        cells_considered=len(cells),
+        cells_pruned=len(cells) - search.refined,
         cells_refined=search.refined,
         solver="dp",
         assumptions=(
@@ -87,14 +87,14 @@ def search_unequal(
     return answer
 
 
-def unequal_keys(prices: StagePrices, space: Axes) -> tuple[Key, ...]:
-    """All keys of the space, with the tp degrees for which at least one type has a whole group in a
-    node. Unequal replicas have no groups of hybrid sharding."""
+def unequal_cells(prices: StagePrices, space: Axes) -> tuple[Cell, ...]:
+    """All cells of the space, with the tp degrees for which at least one type has a whole group in
+    a node. Unequal replicas have no groups of hybrid sharding."""
     if not space.allows("dp_replicate", 1):
         return ()
     batch = prices.model.workload.global_batch
     return tuple(
-        Key(degrees=Degrees(tp=tp, dp=replicas), micro_batch=micro_batch, zero_stage=zero)
+        prices.cell(Degrees(tp=tp, dp=replicas), micro_batch, zero)
         for tp in prices.model.traced.tp_degrees
         if space.allows("tp", tp)
         for micro_batch in divisors(batch)
@@ -111,31 +111,31 @@ def _replica_counts(most: int) -> tuple[int, ...]:
     return tuple(sorted({*range(1, min(most, EVERY_COUNT) + 1), *(c for c in wide if c <= most)}))
 
 
-def _coarse_s(prices: StagePrices, key: Key) -> float:
+def _coarse_s(prices: StagePrices, cell: Cell) -> float:
     """Lower bound in seconds: all micro-batches over the speed of all devices together, as if
     shares and stages were arbitrarily divisible."""
-    types = prices.types(key.degrees.tp)
-    chains = prices.fastest_s(key.degrees.tp, key.micro_batch)
+    types = prices.types(cell.degrees.tp)
+    chains = prices.fastest_s(cell.degrees.tp, cell.micro_batch)
     speed = sum(len(kind.groups) / s for kind, s in zip(types, chains, strict=True))
-    return prices.model.workload.global_batch // key.micro_batch / speed
+    return prices.model.workload.global_batch // cell.micro_batch / speed
 
 
-def _lower_bounds(prices: StagePrices) -> Callable[[Key, float], float]:
-    """A function from a key and a limit to a lower bound in seconds on the key's plans; infinite if
-    it is the limit or more."""
+def _lower_bounds(prices: StagePrices) -> Callable[[Cell, float], float]:
+    """A function from a cell and a limit to a lower bound in seconds on the cell's plans; infinite
+    if it is the limit or more."""
 
     @functools.cache
-    def splits_of(key: Key) -> tuple[Splits, StageTables]:
-        tables = prices.tables(key, least=True)
+    def splits_of(cell: Cell) -> tuple[Splits, StageTables]:
+        tables = prices.tables(cell, least=True)
         return best_splits(tables), tables
 
-    def lower_s(key: Key, below_s: float) -> float:
-        most = key.with_replicas(prices.num_groups(key.degrees.tp))
+    def lower_s(cell: Cell, below_s: float) -> float:
+        most = cell.with_replicas(prices.num_groups(cell.degrees.tp))
         lower = math.inf
         # More replicas need less memory each, so one bound holds for all numbers; if nothing is
         # sharded, all numbers have the same bound.
-        for each in (most, key) if key.zero_stage else (key.with_replicas(1),):
-            lower = least_step_s(*splits_of(each), key.degrees.dp, below_s=below_s)
+        for each in (most, cell) if cell.zero_stage else (cell.with_replicas(1),):
+            lower = least_step_s(*splits_of(each), cell.degrees.dp, below_s=below_s)
             if lower >= below_s:
                 break
         return lower
@@ -143,18 +143,18 @@ def _lower_bounds(prices: StagePrices) -> Callable[[Key, float], float]:
     return lower_s
 
 
-def _plans(prices: StagePrices, key: Key) -> tuple[Plan, ...]:
-    """The best plan of a key, with devices numbered in both ways."""
-    tables = prices.tables(key)
-    shares = share_out(best_splits(tables), tables, key.degrees.dp)
+def _plans(prices: StagePrices, cell: Cell) -> tuple[Plan, ...]:
+    """The best plan of a cell, with devices numbered in both ways."""
+    tables = prices.tables(cell)
+    shares = share_out(best_splits(tables), tables, cell.degrees.dp)
     if shares is None:
         return ()
-    plans = (unequal_plan(prices, key, shares, by_stage=by_stage) for by_stage in (False, True))
+    plans = (unequal_plan(prices, cell, shares, by_stage=by_stage) for by_stage in (False, True))
     return tuple(dict.fromkeys(plans))
 
 
 def unequal_plan(
-    prices: StagePrices, key: Key, shares: tuple[Share, ...], *, by_stage: bool
+    prices: StagePrices, cell: Cell, shares: tuple[Share, ...], *, by_stage: bool
 ) -> Plan:
     """The complete plan: devices by number and recompute kinds.
 
@@ -162,8 +162,8 @@ def unequal_plan(
               gradients are neighbors; otherwise replica by replica, so that those of a pipeline are
               neighbors
     """
-    tp, model = key.degrees.tp, prices.model
-    chain = model.graph(key.micro_batch, tp).chain
+    tp, model = cell.degrees.tp, prices.model
+    chain = model.graph(cell.micro_batch, tp).chain
     devices = _numbered(prices, tp, shares, by_stage=by_stage)
     pipelines = []
     for number, share in enumerate(shares):
@@ -175,28 +175,15 @@ def unequal_plan(
                 devices=devices[number, at],
                 first_block=first,
                 last_block=last,
-                recompute=prices.recompute(key, kind, count - at, first, last),
+                recompute=prices.recompute(cell, kind, count - at, first, last),
             )
             for at, (kind, (first, last)) in enumerate(zip(share.split.devices, ends, strict=True))
         )
         pipelines.append(Pipeline(stages=stages, num_microbatches=share.num_microbatches))
     used = {index for group in devices.values() for index in group}
-    rules = model.traced.tensor_parallel if tp > 1 else ()
-    return Plan(
-        model=model.traced.name,
-        model_hash=model.traced.content_hash,
-        block_entries=tuple(ref.entry for ref in chain),
-        tied_parameters=model.traced.tied_parameters,
-        tensor_parallel=rules,
-        sequence_parallel=has_shared_tokens(rules),
-        cluster=model.cluster.name,
-        cluster_hash=prices.cluster_hash,
-        workload=model.workload,
-        degrees=replace(key.degrees, pp=max(len(each.stages) for each in pipelines)),
-        zero_stage=key.zero_stage,
-        micro_batch=key.micro_batch,
-        schedule="1f1b",
-        stages=(),
+    return model.plan(
+        replace(cell, degrees=replace(cell.degrees, pp=max(len(p.stages) for p in pipelines))),
+        (),
         pipelines=tuple(pipelines),
         unused=tuple(i for i in range(model.cluster.num_devices) if i not in used),
     )

@@ -36,7 +36,6 @@ class Refinement:
     plan, prediction   the best plan found, or None
     """
 
-    cell: Cell
     bound_s: float
     plan: Plan | None = None
     prediction: Prediction | None = None
@@ -141,10 +140,10 @@ class CellSolver:
             prediction = self.costs.predict(plan)
             if prediction.fits:
                 bound = min(bound, prediction.step_time_s.value)
-                return Refinement(cell=cell, bound_s=bound, plan=plan, prediction=prediction)
+                return Refinement(bound_s=bound, plan=plan, prediction=prediction)
             over = max(rank.peak_bytes - rank.capacity_bytes for rank in prediction.ranks)
             problem = problem.with_capacity(-over)
-        return Refinement(cell=cell, bound_s=bound)
+        return Refinement(bound_s=bound)
 
     def with_more(self, cell: Cell) -> Callable[[float], Partition | None]:
         """A function from additional bytes on every device to the cell's best partition."""

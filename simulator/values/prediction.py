@@ -8,7 +8,7 @@ from typing import Self
 
 from profiles.errors import InputError
 from profiles.hardware.catalogue.device import ReferencePoint
-from profiles.sourced import Sourced
+from profiles.sourced import Sourced, SourcedRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,15 @@ class Interval:
         """The interval times a factor of 0 or more."""
         return replace(
             self, value=self.value * factor, low=self.low * factor, high=self.high * factor
+        )
+
+    def times(self, other: Interval | SourcedRange) -> Self:
+        """The product with another number of 0 or more, low with low and high with high."""
+        return replace(
+            self,
+            value=self.value * other.value,
+            low=self.low * other.low,
+            high=self.high * other.high,
         )
 
     def plus(self, more: float) -> Self:

@@ -11,8 +11,8 @@ from planner.blocks.answer import SearchOptions
 from planner.blocks.block_search import one_type_stages, search
 from planner.costs.priced_model import PricedModel
 from planner.heterogeneous.plan_mixed import UNLIKE, all_as_slowest, only, parts_of, plan_mixed
-from planner.heterogeneous.stage_prices import Key, StagePrices, device_types
-from planner.heterogeneous.unequal_search import search_unequal, unequal_keys
+from planner.heterogeneous.stage_prices import StagePrices, device_types
+from planner.heterogeneous.unequal_search import search_unequal, unequal_cells
 from profiles.errors import InputError
 from profiles.hardware.catalogue.cluster import Cluster, Level, NodeGroup
 from profiles.sourced import Sourced
@@ -72,7 +72,7 @@ def prices_of(model, cluster, batch, space, stages=(1, 2, 3)):
 
 
 def searched(prices, space, **limits):
-    return search_unequal(prices, unequal_keys(prices, space), clock=lambda: 0.0, **limits)
+    return search_unequal(prices, unequal_cells(prices, space), clock=lambda: 0.0, **limits)
 
 
 def enumerated(prices, tp, micro_batch, zero_stage) -> float:
@@ -160,7 +160,8 @@ def test_keys_by_hand():
     """Of a batch of four on 2 + 2 devices. ZeRO 0, 1 and 2; with one replica only 0."""
     prices = prices_of(HandMadeModel(2), two_types(2, 2), 4, Axes())
     counted = Counter(
-        (key.degrees.tp, key.micro_batch, key.degrees.dp) for key in unequal_keys(prices, Axes())
+        (cell.degrees.tp, cell.micro_batch, cell.degrees.dp)
+        for cell in unequal_cells(prices, Axes())
     )
     # One to four groups of one device, one or two of two; a replica has a micro-batch or more.
     assert counted == {
@@ -279,9 +280,9 @@ def test_stages_that_fit_are_predicted_to_fit(zero_stage):
         found = searched(prices_of(model, tight, 24, space, stages=(2,)), space)
         if found.plan is not None:
             assert found.prediction.fits
-    key = Key(degrees=Degrees(dp=2), micro_batch=2, zero_stage=zero_stage)
     prices = prices_of(model, cluster, 24, space)
-    least, far = prices.tables(key, least=True), prices.tables(key)
+    cell = prices.cell(Degrees(dp=2), 2, zero_stage)
+    least, far = prices.tables(cell, least=True), prices.tables(cell)
     for a, b in zip(least.seconds, far.seconds, strict=True):
         assert all((x <= y).all() for x, y in zip(a, b, strict=True))
 
