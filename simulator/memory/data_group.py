@@ -44,6 +44,11 @@ class Sharing:
         return self.zero_stage >= 1 and self.degrees.dp > 1
 
     @property
+    def shards(self) -> int:
+        """Number of replicas over which gradients and optimizer states are sharded."""
+        return self.degrees.shard_replicas if self.sharded else 1
+
+    @property
     def gathers(self) -> int:
         """Number of times that a micro-batch gathers the parameters of a block."""
         alone = self.degrees.dp == 1

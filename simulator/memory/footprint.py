@@ -157,7 +157,7 @@ class _Counter:
         """The peak of a pipeline rank."""
         run, memory, tensors = self.run, self.memory, self.tensors
         mine = tuple(share for share in self.shares if share.rank == rank)
-        static, parameters = run_static_bytes(run, self.framework, memory, mine, tensors.vocabulary)
+        static, parameters = run_static_bytes(run, self.framework, memory, mine)
         here = RankFacts(
             num_parameters=parameters, conditions=tuple(sorted(rank_conditions(rank, mine)))
         )

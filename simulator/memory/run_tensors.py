@@ -20,7 +20,6 @@ from simulator.training_run.framework.kept_tensor import (
     TOKEN_WIDTHS,
     WEIGHT_WIDTHS,
     KeptTensor,
-    padded_vocabulary,
 )
 from simulator.training_run.framework.run_conditions import run_conditions
 from simulator.training_run.run.training_run import TrainingRun
@@ -85,8 +84,7 @@ class RunTensors:
     @functools.cached_property
     def vocabulary(self) -> int:
         """The padded vocabulary."""
-        multiple = self._framework.vocabulary_multiple
-        return padded_vocabulary(self._run.model, multiple, self._run.degrees.tp)
+        return self._framework.padded_vocabulary(self._run.model, self._run.degrees.tp)
 
     def bytes_of(self, tensor: KeptTensor, here: RankFacts = EVERY_RANK) -> float:
         """Bytes of a tensor; 0 if one of its conditions is false."""

@@ -14,6 +14,8 @@ from simulator.training_run.framework.run_conditions import LOW_PRECISIONS
 from simulator.training_run.run.low_bits import saved_in_matrices_bytes, saved_moments_bytes
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.adapter_work import adapter_parameters, frozen_weight_bytes
+from simulator.training_run.work.layer_work import vocabulary_share
+from simulator.training_run.work.rank_parameters import expert_copies, expert_ranks
 from simulator.training_run.work.stage_share import StageShare
 
 _FP32_BYTES, _HALF_BYTES = 4.0, 2.0
@@ -78,7 +80,6 @@ def run_static_bytes(
     framework: Framework,
     memory: FrameworkMemory,
     shares: tuple[StageShare, ...],
-    vocabulary: int,
 ) -> tuple[StaticBytes, float]:
     """Lasting memory of a rank with the virtual stages `shares`, and its number of parameters.
 
@@ -86,28 +87,26 @@ def run_static_bytes(
     fewer ranks shard the states of experts (Megatron-Core, docs of expert parallelism). Norms and
     the router are whole on each rank. Frozen weights have neither gradients nor states.
     """
-    degrees = run.degrees
-    tp = framework.vocabulary_ranks(run.model, degrees.tp)
+    degrees, spread = run.degrees, expert_ranks(run)
+    rows = vocabulary_share(run, framework)
     # Each stage of our executor has its own copy of a tied table (executor/rank.py); other
     # frameworks have one per rank.
     whole_sums = framework.own_executor and degrees.pp > 1
     once = degrees.pp > 1 and not framework.own_executor
-    whole = _rank_parameters(run.model, degrees.tp, degrees.ep, once, shares, vocabulary / tp)
+    whole = _rank_parameters(run.model, degrees.tp, spread, once, shares, rows)
     trained = (_adapter_parameters(run, shares), 0.0) if run.lora else whole
-    ranks = run.sharing_ranks * schedule_kind(run.schedule).copies
-    # Without expert parallelism, experts are divided by tp like other matrices.
-    expert_ranks = ranks if degrees.ep == 1 else max(1.0, ranks * degrees.tp / degrees.ep)
+    copies = schedule_kind(run.schedule).copies
     each = _weight_bytes(run, memory)
     parameters = [State(each, *whole, 3)]
     if run.frozen_type:
         # Frozen linear layers have another type: the difference to the compute type.
-        linear = _linear_parameters(run.model, degrees.tp, degrees.ep, shares)
+        linear = _linear_parameters(run.model, degrees.tp, spread, shares)
         parameters.append(State(frozen_weight_bytes(run) - each, *linear, 3))
     if run.lora:
         parameters.append(State(memory.weight_bytes, *trained, 3))
     optimizer = [State(_state_bytes(run, memory), *trained, 1)]
     if saved := saved_in_matrices_bytes(run.optimizer):
-        linear = _linear_parameters(run.model, degrees.tp, degrees.ep, shares)
+        linear = _linear_parameters(run.model, degrees.tp, spread, shares)
         optimizer.append(State(-saved, *linear, 1))
     # Our executor offloads shards of gradients; gradients that stay whole are on the device.
     stay = framework.own_executor and (whole_sums or run.zero_stage < 2)
@@ -117,8 +116,8 @@ def run_static_bytes(
         gradients=[State(gradient, *trained, NEVER_SHARED if whole_sums else 2)],
         optimizer=optimizer,
         zero_stage=run.zero_stage,
-        ranks=ranks,
-        expert_ranks=expert_ranks,
+        ranks=run.sharing_ranks * copies,
+        expert_ranks=expert_copies(run) * copies,
     )
     return found, sum(whole)
 
@@ -167,18 +166,19 @@ def _gradient_bytes(run: TrainingRun, memory: FrameworkMemory) -> float:
 def _rank_parameters(
     model: Transformer,
     tp: int,
-    expert_parallel: int,
+    spread: int,
     once: bool,
     shares: tuple[StageShare, ...],
     table_rows: float,
 ) -> tuple[float, float]:
     """Parameters of a rank after tensor and expert parallelism: (without experts, experts).
 
-    once  a tied table is stored once if the rank has both ends of the model
+    spread  ranks over which experts are spread
+    once    a tied table is stored once if the rank has both ends of the model
 
     Cached: counting a rank in a search takes 36 us with the cache and 51 us without.
     """
-    dense, experts = _linear_parameters(model, tp, expert_parallel, shares)
+    dense, experts = _linear_parameters(model, tp, spread, shares)
     for share in shares:
         dense += share.num_layers * model.small_parameters
         dense += share.expert_layers * model.router_parameters
@@ -206,7 +206,7 @@ def _rank_parameters(
 
 
 def _linear_parameters(
-    model: Transformer, tp: int, expert_parallel: int, shares: Sequence[StageShare]
+    model: Transformer, tp: int, spread: int, shares: Sequence[StageShare]
 ) -> tuple[float, float]:
     """Matrices of a rank's layers, except the router: (without experts, experts)."""
     dense = experts = 0.0
@@ -214,8 +214,7 @@ def _linear_parameters(
         dense += share.num_layers * model.mixer_parameters / tp
         dense += share.dense_layers * model.dense_density * model.dense_parameters / tp
         dense += share.expert_layers * model.shared_expert_parameters / tp
-        split = expert_parallel if expert_parallel > 1 else tp
-        experts += share.expert_layers * model.num_experts * model.expert_parameters / split
+        experts += share.expert_layers * model.num_experts * model.expert_parameters / spread
     return dense, experts
 
 

@@ -73,22 +73,20 @@ def price_tie(tie: Tie, group: DataGroup) -> Cost:
     """The cost of summing a tied parameter's gradients over its ranks; each sums a share if
     replicas shard gradients (executor/rank.py, `_sum_tied_gradients`). Offloaded gradients are
     copied to the device and back."""
-    shards = group.degrees.shard_replicas if group.sharded else 1
-    size = tie.elements * group.sizes.gradient_bytes / shards
+    size = tie.elements * group.sizes.gradient_bytes / group.shards
     cost = _exchange(replace(group, devices=tie.devices), "all_reduce", size)
     if not group.offloaded:
         return cost
-    return cost.plus(2.0 * link_s(host_of(group.device.name), tie.elements / shards))
+    return cost.plus(2.0 * link_s(host_of(group.device.name), tie.elements / group.shards))
 
 
 def price_shared(elements: int, group: DataGroup) -> Cost:
     """The cost of summing over tp the gradients of whole parameters that each rank applies to a
     share of features or tokens (executor/parallelize.py, `sum_shared_gradients`); each rank sums a
     share if replicas shard gradients."""
-    shards = group.degrees.shard_replicas if group.sharded else 1
     first = group.devices[0]
     ranks = tuple(range(first, first + group.degrees.tp))
-    size = elements * group.sizes.gradient_bytes / shards
+    size = elements * group.sizes.gradient_bytes / group.shards
     return exchange_in_step("all_reduce", size, ranks, group.cluster)
 
 
@@ -133,19 +131,18 @@ def price_tail(held: Held, group: DataGroup, ties: Sequence[Tie] = ()) -> Tail:
     if held.summed:
         exchanges.append(price_shared(held.summed, group))
     traffic = stack.optimizer_traffic_bytes.of(group.workload.optimizer)
-    shards = group.degrees.shard_replicas if group.sharded else 1
     if group.offloaded:
-        update = _host_update(n / shards, group)
+        update = _host_update(n / group.shards, group)
     elif device.type == "cpu":
         # Torch updates one parameter after the other there.
-        costs = [moved_cost("optimizer", traffic * c / shards, device) for c in held.trained]
+        costs = [moved_cost("optimizer", traffic * c / group.shards, device) for c in held.trained]
         if sizes.working_copy_bytes and not group.sharded:
             copied = sizes.parameter_bytes + sizes.working_copy_bytes
             costs += [moved_cost("copy", copied * c, device) for c in held.trained]
         update = _in_turn(costs)
     else:
         kernels = stack.optimizer_kernels * len(held.trained)
-        update = update_cost(traffic * n / shards, kernels, stack.software, device)
+        update = update_cost(traffic * n / group.shards, kernels, stack.software, device)
     return Tail(exchange=total(*exchanges), optimizer=update)
 
 

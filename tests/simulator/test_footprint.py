@@ -449,7 +449,6 @@ def test_a_tied_table_on_a_rank_with_both_ends_is_held_once_but_by_our_executor(
             load_framework(stack),
             load_framework("torch").memory_at(0),
             shares,
-            run.model.vocab_size,
         )[1]
         for stack in ("torch", "torch-fsdp")
     }

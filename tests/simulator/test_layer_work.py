@@ -27,7 +27,6 @@ from simulator.training_run.work.layer_work import (
     head_work,
     layer_work,
     matmul_type,
-    padded_vocabulary,
 )
 from simulator.training_run.work.matmul import Matmul, gradient_sizes
 from simulator.training_run.work.stage_share import stage_split
@@ -114,10 +113,10 @@ def test_a_step_of_gpt_3_has_the_published_flop() -> None:
 
 def test_the_vocabulary_is_padded_as_the_stack_does() -> None:
     # Megatron-LM: a multiple of 128 x tp = 1024 above 50257 is 50 x 1024 = 51200, 6400 a rank.
-    assert padded_vocabulary(GPT_RUN, OLD) == 51200
+    assert OLD.padded_vocabulary(GPT_RUN.model, GPT_RUN.degrees.tp) == 51200
     (logits,) = head_work(GPT_RUN, OLD).matmuls
     assert (logits.m, logits.n, logits.k) == (2048, 6400, 12288)
-    assert padded_vocabulary(GPT_RUN, load_framework("nanotron")) == 50257
+    assert load_framework("nanotron").padded_vocabulary(GPT_RUN.model, 1) == 50257
     # 34 bytes a logit, half of them in each pass.
     head = head_work(GPT_RUN, OLD)
     assert head.forward_pass_bytes == head.backward_pass_bytes == 17 * 2048 * 6400

@@ -101,7 +101,7 @@ def why_not_split(spec: ModelSpec, entries: tuple[str, ...]) -> str:
     `CONFIG_KINDS`, as layouts assume; "" if it does. `entries` of its blocks."""
     from profiles.model.tracing.trace import executor_build, executor_facts
 
-    module = executor_build(spec, sequence_length=1).module
+    module = executor_build(spec).module
     weights = {name: p.numel() for name, p in module.named_parameters() if p.dim() > 1}
     whole = left_whole(weights, executor_facts(spec, sequence_length=1).rules, entries)
     return f"tensor parallelism leaves {whole} whole" if whole else ""
@@ -112,7 +112,7 @@ def splits_vocabulary(spec: ModelSpec) -> bool:
     from profiles.model.tracing.trace import executor_build
     from profiles.model.tracing.trace_vocabulary import vocabulary_rules
 
-    return bool(vocabulary_rules(executor_build(spec, sequence_length=1)))
+    return bool(vocabulary_rules(executor_build(spec)))
 
 
 def shares_tokens(spec: ModelSpec, length: int) -> bool:

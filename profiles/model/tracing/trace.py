@@ -344,10 +344,10 @@ def executor_facts(
     return _facts(*_build_key(spec, sequence_length), sequence_parallel)
 
 
-def executor_build(spec: ModelSpec, *, sequence_length: int) -> BuiltModel:
+def executor_build(spec: ModelSpec) -> BuiltModel:
     """An fp32 build, with enough samples that torch takes no shortcuts, not to be changed. The last
     ones are cached, except for a factory of another function, such as one loaded again."""
-    return _build(*_build_key(spec, sequence_length))
+    return _build(*_build_key(spec, 1))
 
 
 def _build_key(spec: ModelSpec, sequence_length: int) -> tuple[ModelSpec, int, object]:

@@ -344,6 +344,12 @@ class Framework:
             return self.query_key_norms
         return self.layer
 
+    def padded_vocabulary(self, model: Transformer, tp: int) -> int:
+        """The vocabulary as stored: padded to a multiple of `vocabulary_multiple` times tp
+        (Megatron-LM, `_vocab_size_with_padding`); not padded if that is 1."""
+        step = self.vocabulary_multiple * tp if self.vocabulary_multiple > 1 else 1
+        return -(-model.vocab_size // step) * step
+
     def vocabulary_ranks(self, model: Transformer, tp: int) -> int:
         """Tensor-parallel ranks that share the vocabulary. Our executor splits it where tp divides
         it and the loss can take a share (trace_vocabulary.py); others pad it, or split it unevenly.

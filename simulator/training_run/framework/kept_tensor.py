@@ -14,13 +14,6 @@ Width = Callable[[TrainingRun, int], float]
 """(run, padded vocabulary) -> elements."""
 
 
-def padded_vocabulary(model: Transformer, multiple: int, tp: int) -> int:
-    """The vocabulary padded to a multiple of `multiple` times tp (Megatron-LM,
-    `_vocab_size_with_padding`); not padded if `multiple` is 1."""
-    step = multiple * tp if multiple > 1 else 1
-    return -(-model.vocab_size // step) * step
-
-
 def _query_size(model: Transformer) -> int:
     x = model.latent
     return model.head_size if x is None else x.nope_size + x.rope_size

@@ -16,7 +16,6 @@ from profiles.hardware.catalogue.catalog import get_device
 from profiles.hardware.catalogue.device import PRECISION_TYPES
 from profiles.model.figures.transformer import Transformer
 from simulator.training_run.framework.framework import Framework
-from simulator.training_run.framework.kept_tensor import padded_vocabulary as padded
 from simulator.training_run.framework.run_conditions import attention_kernel
 from simulator.training_run.run.training_run import TrainingRun
 from simulator.training_run.work.matmul import Matmul, cast_bytes
@@ -95,14 +94,10 @@ def element_bytes(run: TrainingRun) -> float:
     return 4.0 if run.precision == "fp32" else 2.0
 
 
-def padded_vocabulary(run: TrainingRun, stack: Framework) -> int:
-    """The vocabulary as stored by the framework (Megatron-LM pads to 128 x tp)."""
-    return padded(run.model, stack.vocabulary_multiple, run.degrees.tp)
-
-
 def vocabulary_share(run: TrainingRun, stack: Framework) -> float:
     """Rows of a table, or logits of a token, on one rank."""
-    return padded_vocabulary(run, stack) / stack.vocabulary_ranks(run.model, run.degrees.tp)
+    model, tp = run.model, run.degrees.tp
+    return stack.padded_vocabulary(model, tp) / stack.vocabulary_ranks(model, tp)
 
 
 def layer_work(
