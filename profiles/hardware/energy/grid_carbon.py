@@ -6,12 +6,12 @@ certificates and embodied carbon.
 
 from __future__ import annotations
 
-import csv
 import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiles.csv_table import shipped_rows
 from profiles.errors import UnknownNameError
 from profiles.sourced import Sourced
 
@@ -45,8 +45,6 @@ class Grid:
 @functools.cache
 def grids() -> dict[str, Grid]:
     """All regions by lower-case name: `usa`, `se1`, `gcp:us-central1`, `world`."""
-    with GRID_FILE.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
     return {
         row["region"].lower(): Grid(
             region=row["region"],
@@ -59,7 +57,7 @@ def grids() -> dict[str, Grid]:
                 uncertainty=float(row["uncertainty"]),
             ),
         )
-        for row in rows
+        for row in shipped_rows(GRID_FILE)
     }
 
 

@@ -6,13 +6,13 @@ tools/derive_prices.py. Price lists without a date are not included.
 
 from __future__ import annotations
 
-import csv
 import functools
 import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiles.csv_table import shipped_rows
 from profiles.errors import InputError, UnknownNameError
 
 KINDS = (
@@ -76,7 +76,7 @@ SOURCE_FILE = OFFER_FILE.with_name("sources.csv")
 @functools.cache
 def shipped_offers() -> tuple[Offer, ...]:
     """All shipped offers."""
-    addresses = {row["source"]: row["address"] for row in _rows(SOURCE_FILE)}
+    addresses = {row["source"]: row["address"] for row in shipped_rows(SOURCE_FILE)}
     same = ("provider", "region", "instance", "device", "kind", "date", "notes")
     return tuple(
         Offer(
@@ -84,10 +84,5 @@ def shipped_offers() -> tuple[Offer, ...]:
             address=addresses[row["source"]],
             **{name: row[name] for name in same},
         )
-        for row in _rows(OFFER_FILE)
+        for row in shipped_rows(OFFER_FILE)
     )
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))

@@ -6,7 +6,6 @@ wide outputs (vocabulary) and narrow heads for lower rates.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from profiles.csv_table import shipped_rows
 from profiles.document import encode
 from profiles.hardware.probe.probe_aten import aten_names
 from profiles.model.graph import CHANNELS_LAST, AttentionShape, MatmulShape, Phase
@@ -245,10 +245,8 @@ def _memory_cases(*, quick: bool, accelerator: bool) -> list[Case]:
 def convolutions(*, quick: bool) -> tuple[ConvCase, ...]:
     """The convolutions of profiles/data/probe/convolutions.csv: one per kind of kernel, with the
     sizes of networks for images of 32 and of 224 pixels."""
-    with _CONVOLUTIONS.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
     found = []
-    for row in rows:
+    for row in shipped_rows(_CONVOLUTIONS):
         values: dict[str, Any] = {name: int(row[name]) for name in list(row)[:8]}
         values |= {name: row[name] == "1" for name in ("transposed", "first", "last")}
         if row["quick"] == "1" or not quick:
