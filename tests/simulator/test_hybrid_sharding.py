@@ -13,12 +13,18 @@ from simulator.memory.held import Elements, executor_static_bytes
 from simulator.training_run.framework.framework import load_framework
 from simulator.training_run.messages.rank_group import (
     data_group,
+    expert_group,
     expert_replicas,
     replicate_group,
 )
 from simulator.training_run.messages.run_links import links_of, moved
 from simulator.training_run.messages.step_messages import data_messages
-from simulator.training_run.work.rank_parameters import layer_parameters, updated_parameters
+from simulator.training_run.work.rank_parameters import (
+    expert_copies,
+    layer_parameters,
+    updated_parameters,
+)
+from simulator.values.degrees import Degrees
 from tests.simulator.described_runs import LLAMA_RUN, changed
 from tests.simulator.hand_made import plan, replicas
 
@@ -42,6 +48,12 @@ def test_experts_are_replicated_within_a_group() -> None:
     run = changed(LLAMA_RUN, dp_replicate=2, ep=2)
     assert expert_replicas(run).axes == ((1, 1), (1, 1), (2, 2))
     assert replicate_group(run).axes == ((2, 4),)
+    # Of the 64 ranks of a group: 16 share the experts (2 of tp, 4 of cp, 2 replicas), 4 have the
+    # same. Four replicas would reach into the other group.
+    wide = replace(run, degrees=Degrees(tp=8, cp=4, dp=4, ep=16, dp_replicate=2))
+    assert expert_group(wide).axes == ((2, 1), (4, 8), (2, 32))
+    assert expert_replicas(wide).axes == ((4, 2), (1, 32), (1, 64))
+    assert expert_copies(wide) == 4
 
 
 def test_weights_stay_in_a_node_and_shards_of_gradients_cross() -> None:

@@ -150,8 +150,9 @@ def expert_replicas(run: TrainingRun) -> RankGroup:
 
 def _expert_spread(degrees: Degrees) -> tuple[int, int, int]:
     """Numbers of tensor-parallel ranks, context-parallel ranks and replicas in an `expert_group`;
-    their product is ep, which divides the ranks of a stage."""
-    spread = math.gcd(degrees.ep, degrees.dp * degrees.cp)
+    their product is ep, which divides the ranks of a stage. They are in one group of hybrid
+    sharding."""
+    spread = math.gcd(degrees.ep, degrees.shard_replicas * degrees.cp)
     context = math.gcd(spread, degrees.cp)
     return degrees.ep // spread, context, spread // context
 
