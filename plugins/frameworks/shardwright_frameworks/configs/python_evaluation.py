@@ -27,8 +27,10 @@ from shardwright_frameworks.configs.python_operations import (
     item_of,
     method_result,
     truth_value,
+    variable_of,
 )
 from shardwright_frameworks.configs.python_values import Built, Function, Module, Named, is_literal
+from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place
 
 _MOST_STEPS = 60_000
@@ -38,6 +40,7 @@ _MOST_TURNS = 100
 _STARTS = ("pretrain", "finetune", "train")
 # Functions that read a file of values.
 _LOADS = re.compile(r"(^|\.)(yaml\.(safe_|full_)?load|json\.load|OmegaConf\.load|load_yaml)$")
+_VARIABLE = re.compile(r"(os\.)?(environ\.get|getenv)$")
 _NOTHING = object()
 
 
@@ -90,13 +93,15 @@ class Made(NamedTuple):
 class Evaluation:
     """The evaluation of one configuration, with limits on its length.
 
-    made       the objects of classes that are not in the files, in their order
-    arguments  those given to the program, by name
+    made         the objects of classes that are not in the files, in their order
+    arguments    those given to the program, by name
+    environment  the variables exported to it
     """
 
     definitions: Definitions
     made: list[Made] = field(default_factory=list)
     arguments: dict[str, tuple[Any, Place]] = field(default_factory=dict)
+    environment: Environment = field(default_factory=dict)
     steps: int = 0
     depth: int = 0
 
@@ -436,6 +441,8 @@ class Evaluation:
         if name.endswith("Fire") and arguments and isinstance(arguments[0], Function):
             given = {key: value for key, (value, _) in self.arguments.items()}
             return self.call(arguments[0], (), given, frame.unsure)
+        if _VARIABLE.match(name):
+            return variable_of(arguments, self.environment)
         if _LOADS.search(name) and arguments and not frame.unsure:
             opened = arguments[0]
             is_open = isinstance(opened, Built) and opened.call == "open" and opened.arguments

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.python_arguments import is_parser, parser_result
 from shardwright_frameworks.configs.python_values import Built, Function, Named, is_literal
+from shardwright_frameworks.shell.config_folder import Environment
 from shardwright_frameworks.shell.text_marks import Place
 
 _UNKNOWN = Open("it is computed of unknown values")
@@ -41,6 +43,11 @@ _TEXT = frozenset(
 # Functions that make an object of their first argument, a class (nemo_run), and that copy one.
 _CONFIGURED = ("run.Config", "run.Partial", "fdl.Config", "fdl.Partial")
 _COPIES = ("replace", "deepcopy", "copy")
+# Variables that launchers set for each rank or job.
+_RUNTIME = re.compile(
+    r"(LOCAL_|NODE_|GROUP_)?(RANK|WORLD_SIZE)$|(CUDA|HIP|ROCR|ASCEND_RT)_VISIBLE_DEVICES$|"
+    r"(SLURM|OMPI|PMI|PBS|ACCELERATE)_"
+)
 
 
 def truth_value(value: Any) -> bool | None:
@@ -95,6 +102,19 @@ def computed(operation: ast.operator, left: Any, right: Any) -> Any:
         return _ARITHMETIC[type(operation)](left, right)
     except (TypeError, ValueError, ZeroDivisionError, OverflowError, MemoryError):
         return _UNKNOWN
+
+
+def variable_of(arguments: list[Any], environment: Environment) -> Any:
+    """A variable of the environment: the exported one, otherwise the default of
+    `os.environ.get("NAME", default)`. A launcher's variables have none."""
+    name, *default = arguments or [None]
+    exported = environment.get(str(name))
+    if isinstance(exported, str):
+        return exported
+    if exported is not None:
+        return Open(exported.reason)
+    known = bool(default) and _RUNTIME.match(str(name)) is None
+    return default[0] if known else Open(f"the variable {name} is not set in the files")
 
 
 def attribute_of(holder: Any, name: str, place: Place) -> Any:

@@ -25,7 +25,7 @@ from shardwright_frameworks.configs.python_values import (
     PythonValues,
     flattened,
 )
-from shardwright_frameworks.shell.config_folder import ConfigFolder, read_config_text
+from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment, read_config_text
 from shardwright_frameworks.shell.text_marks import Place
 
 _MOST_FILES = 200
@@ -36,15 +36,19 @@ _NAMED = ("model_registry",)
 
 @dataclass(slots=True)
 class PythonRecipes:
-    """The Python files of a source tree."""
+    """The Python files of a source tree.
 
+    environment  the variables exported to the program
+    """
+
+    environment: Environment = field(default_factory=dict)
     files: dict[Path, PythonFile | None] = field(default_factory=dict)
     _tops: dict[Path, dict[str, Any]] = field(default_factory=dict)
     _defaults: dict[tuple[Path, str], dict[str, tuple[Any, Place]]] = field(default_factory=dict)
     _evaluation: Evaluation = field(init=False)
 
     def __post_init__(self) -> None:
-        self._evaluation = Evaluation(self)
+        self._evaluation = Evaluation(self, environment=self.environment)
 
     def configuration(self, path: Path, file: PythonFile, function: str) -> PythonValues:
         """The values of a function of the file at a path."""
@@ -53,18 +57,25 @@ class PythonRecipes:
         return flattened(function, self._evaluation.call(called, (), {}))
 
     def top(self, path: Path, file: PythonFile) -> PythonValues:
-        """The values at the top of a file: variables by name; entries of the object that recipes
-        fill in, without a name."""
+        """The object that recipes fill in at the top of a file, otherwise the variables by name."""
         self.files[path] = file
         place = Place(file.name, 1)
         variables = self._top(path, file)
-        whole = Built(entries={name: (value, place) for name, value in variables.items()})
-        for name in ("recipe", "config", "cfg"):
-            found = variables.get(name)
+        for found in map(variables.get, ("recipe", "config", "cfg")):
             if isinstance(found, Built) and found.call:
-                del whole.entries[name]
-                whole.arguments.append(found)
-        return flattened("", whole)
+                return flattened("", found)
+        return flattened("", Built(entries={n: (each, place) for n, each in variables.items()}))
+
+    def started(self, path: Path, file: PythonFile) -> PythonValues | None:
+        """The values of the configuration that a program starts with nemo_run; None if it starts
+        none or several."""
+        found = [
+            each.arguments[-1]
+            for each, unsure, _ in self.made(path, file, {})
+            if each.arguments and each.call in ("run.run", "add") and not unsure
+        ]
+        configured = [each for each in found if isinstance(each, Built)]
+        return flattened("", configured[0]) if len(configured) == len(found) == 1 else None
 
     def made(
         self, path: Path, file: PythonFile, arguments: dict[str, tuple[Any, Place]]

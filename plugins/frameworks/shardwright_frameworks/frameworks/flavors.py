@@ -35,6 +35,7 @@ def collect_figures(
     pair = (name.lower(), flavor.lower()) if flavor else (head, tail)
     requested = _NAMES.get(pair, f"{name}-{flavor}" if flavor else name)
     plain = re.sub(r"^.*/", "", requested).replace("_", "-")
+    plain = re.sub(r"^([A-Z]\w*)Config(\d\w*)$", r"\1-\2", plain)  # NeMo's classes
     plain = re.sub(r"(?i)^llama3([123])-", r"llama-3.\1-", plain)
     found = _figures_of(re.sub(r"(?i)^meta-", "", plain))
     if found is None or (

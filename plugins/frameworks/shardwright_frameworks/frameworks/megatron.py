@@ -19,10 +19,11 @@ from shardwright_frameworks.configs.command_options import (
     option_key,
     whole,
 )
+from shardwright_frameworks.configs.keyed_file import KeyedFile
 from shardwright_frameworks.configs.keyed_values import flash_of
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.imported_run import Value
-from shardwright_frameworks.shell.text_marks import Place, unknown_numbers
+from shardwright_frameworks.shell.text_marks import Place, Word, unknown_numbers
 from simulator.values.pipeline_layout import layout_stages
 
 _DEFAULTS = "Megatron-LM core_v0.14, megatron/training/arguments.py"
@@ -94,6 +95,8 @@ _FIELDS = {
     "optimizer": "optimizer",
     "fp8_format": "precision",
 }
+CORE_NAMES = {"num_moe_experts": "num_experts", "fp8": "fp8_format"}
+"""Options of `--yaml-cfg` that have Megatron-Core's names there."""
 # Its programs (github.com/NVIDIA/Megatron-LM).
 _LAYOUT = frozenset(
     {"num_layers", "tensor_model_parallel_size", "pipeline_model_parallel_size", "yaml_cfg",
@@ -112,6 +115,17 @@ def is_megatron(options: Options, program: str = "") -> bool:
     # Other programs have some of its options, with other degrees and sizes.
     is_specific = is_own or (bool(keys & _OWN) and bool(keys & _LAYOUT or not program))
     return len(keys & _MARKS) >= 3 and is_specific
+
+
+def options_of_file(file: KeyedFile) -> Options:
+    """The values of a file of `--yaml-cfg` as options."""
+    given = []
+    for path, value in file.values.items():
+        key = CORE_NAMES.get(path[-1], path[-1])
+        if value is not None and is_known("megatron", key):
+            place = file.place(path)
+            given.append(Option(f"--{key}", (Word(str(value), place),), place))
+    return Options(tuple(given), ())
 
 
 def field_of(option: str) -> str | None:
@@ -308,6 +322,10 @@ def _model(options: Options, collected: Collected) -> None:
         if options.value_of(option, collected) is not None:
             written = "".join(word.plain for word in option.values)
             collect_experts(option.key, written, option.name, option.place, collected)
+    hidden = collected.count("model.hidden_size")
+    if hidden and collected.get("model.gated_mlp") and "ffn_hidden_size" not in options:
+        width = 8 * hidden // 3 // 64 * 64  # megatron/training/arguments.py
+        collected.derive("model.ffn_size", width, f"8/3 of the hidden size {hidden}, in 64s")
     window = options.last("window_size")
     if window is not None and window.values and not unknown_numbers(window.values[0].text):
         size = whole(re.split(r"[,(\s]+", window.values[0].plain.strip("(["))[0])

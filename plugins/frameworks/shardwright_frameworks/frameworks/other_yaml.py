@@ -189,8 +189,8 @@ def collect_neox(file: KeyedFile, collected: Collected) -> None:
 
 
 def _collect_gated(file: KeyedFile, collected: Collected) -> None:
-    """Collect the feed-forward's width; OLMo's counts both halves of a gated one (olmo/model.py,
-    SwiGLU)."""
+    """Collect the widths of the embedding and the feed-forward; OLMo's counts both halves of a
+    gated one (olmo/model.py, SwiGLU)."""
     gated = file.get("model", "activation_type") in ("swiglu", "geglu")
     place = file.place(("model", "activation_type"))
     if file.has("model", "activation_type"):
@@ -199,6 +199,12 @@ def _collect_gated(file: KeyedFile, collected: Collected) -> None:
     hidden = collected.count("model.hidden_size")
     if not isinstance(width, int) and hidden and isinstance(ratio, int):
         width = hidden * ratio
+    rows = ("model", "embedding_size")  # of the table, the vocabulary padded
+    if file.get(*rows):
+        collected.forget("model.vocab_size")
+        collected.set(
+            "model.vocab_size", degree_of(file.get(*rows)), file.place(rows), ".".join(rows)
+        )
     expansion = file.get("model", "expansion_ratio")
     if isinstance(expansion, int) and hidden and file.get("model", "name") == "mpt_causal_lm":
         collected.derive("model.ffn_size", hidden * expansion, "d_model x expansion_ratio")

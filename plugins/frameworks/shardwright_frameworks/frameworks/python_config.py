@@ -99,8 +99,8 @@ def python_framework(file: PythonFile) -> str | None:
         "training", "parallelism"
     } <= keys:  # fmt: skip
         return "torchtitan"
-    nanotron = any(module.startswith("nanotron.config") for module in file.modules)
-    if nanotron and "parallelism" in keys:
+    nanotron = any(module.partition(".")[0] == "nanotron" for module in file.modules)
+    if nanotron and {"parallelism", "tokens"} <= keys:
         return "nanotron"
     top = file.keys()
     if {"parallel", "data"} <= top and top & {"micro_bsz", "micro_num"}:

@@ -54,7 +54,7 @@ def collect_program(made: Sequence[Made], collected: Collected) -> str | Built |
     if first.open:  # `TrainingArguments(**options)`
         collected.report_missing(first.call, first.open, first.place)
     named = hf_trainer.collect_trainer(_given(first, tuple(map(str, first.entries))), collected)
-    if "deepspeed" in first.entries:
+    if first.entries.get("deepspeed", (None,))[0] is not None:
         collected.defaults.pop("zero_stage", None)
     collect_objects(made, collected)
     objective = _CONFIG.search(first.call)
@@ -88,6 +88,8 @@ def given_by_parser(made: Sequence[Made], defaults: Defaults) -> tuple[hf_traine
 def collect_objects(made: Sequence[Made], collected: Collected) -> None:
     """Collect a program's model and adapters, as far as its options do not decide of them."""
     given = hf_trainer.Given()
+    if any(each.call.endswith(("SFTTrainer", "SFTConfig")) for each, *_ in made):
+        collected.default("TRL 0.9 to 0.2x, SFTConfig", seq_len=1024)
     adapts = any(
         each.call.endswith("get_peft_model") or "peft_config" in each.entries for each, *_ in made
     )

@@ -379,7 +379,7 @@ def _collect_batch(
         collected.leave_open(
             "micro_batch",
             ".".join(dynamic),
-            f"{value}: micro-batches are filled up to a number of tokens",
+            f"{getattr(value, 'why', value)}: micro-batches are filled up to a number of tokens",
             where,
         )
         if place is not None:

@@ -13,6 +13,7 @@ from shardwright_frameworks.configs.hydra_defaults import BUILT_IN, hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import read_keyed
 from shardwright_frameworks.configs.known_options import is_known
+from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
     accelerate,
     colossalai,
@@ -41,6 +42,8 @@ from shardwright_frameworks.shell.script import starts_primus
 _SWIFT = re.compile(r"^swift$|^(megatron)$|swift/cli/(_megatron/)?(?:sft|pt|rlhf|main)\.py$")
 # Chips as MaxText's registries of benchmarks name them.
 _CHIPS = {"v6e": "trillium", "v5litepod": "v5e"}
+# Programs with a file of the run, by words of their names.
+_OF_FILES = {"axolotl": "axolotl", "llamafactory": "llama-factory"}
 # Names of two letters are too short to find in other words.
 _NAMES = "|".join(name for name in NOT_COUNTED if len(name) > 2)
 _OBJECTIVE = re.compile(rf"(?:^|[/_.])({_NAMES}|reward\w*)\w*(?:\.py|\.-\S+)?$")
@@ -269,25 +272,36 @@ def _collect_primus(source: LaunchSource) -> str:
 
 def _is_megatron(source: LaunchSource) -> bool:
     by_recipe = "model_recipe_name" in source.keys
-    return not by_recipe and megatron.is_megatron(source.options, source.launch.program)
+    in_file = "yaml_cfg" in source.keys and "pretrain_" in source.program
+    is_own = in_file or megatron.is_megatron(source.options, source.launch.program)
+    return not by_recipe and is_own
 
 
 def _collect_megatron(source: LaunchSource) -> str:
     options = source.options
+    yaml = source.find(options.file("yaml_cfg") or "")
+    file = read_keyed(yaml, source.folder) if yaml is not None else None
+    if file is not None:
+        source.collected.files.append(file.name)
+        for ignored in options.given:  # megatron/training/yaml_arguments.py
+            if megatron.field_of(ignored.key):
+                why = "no effect with --yaml-cfg"
+                source.collected.report_unused(ignored.key, ignored.place, why)
+        options = megatron.options_of_file(file)
     config, named = options.text("deepspeed_config"), options.last("deepspeed_config")
     switched = options.last("deepspeed")
     if config and named is not None:
         source.collect_deepspeed(config, named.place)
     megatron.collect_megatron(options, source.collected)
+    if file is not None:
+        others = (each for each in file.values.items() if each[0][-1] not in megatron.CORE_NAMES)
+        report_unused(((path, v, file.place(path)) for path, v in others), source.collected)
     found = _NO_DECODER.search(source.program)
     if found is not None:
         program, place = source.launch.program, source.launch.place
         source.collected.report_unresolved(program, "its encoder is not priced as one", place)
         if found[1] in ("t5", "ict", "retro", "biencoder"):  # each stack has these layers
             source.collected.leave_open("model.num_layers")
-    yaml = options.text("yaml_cfg")
-    if yaml is not None:
-        source.collect_files([yaml])
     deepspeed = switched is not None and options.switched(switched) is not False
     return "megatron-deepspeed" if deepspeed or config else "megatron-lm"
 
@@ -415,8 +429,10 @@ def _collect_others(source: LaunchSource) -> str | None:
     }
     overrides, program = {**source.hydra, **dotted}, source.program_file
     framework = source.collect_files(source.named, overrides)
-    if "axolotl" in source.program and (missing := missing_file(source.launch, source.folder)):
+    kind = next((name for word, name in _OF_FILES.items() if word in source.program), None)
+    if kind is not None and (missing := missing_file(source.launch, source.folder)):
         source.report_missing(source.launch.program, f"{missing!r} is not in the folder")
+        framework = framework or (kind if source.hydra else None)  # its overrides
     learners = options.last("num_learners_per_node", "actor_num_gpus_per_node")  # open-instruct's
     counts = [whole(word.plain) or 0 for word in learners.values] if learners is not None else []
     if learners is not None and all(counts):

@@ -17,7 +17,7 @@ from shardwright_frameworks.reading.slurm_header import slurm_header
 from shardwright_frameworks.shell.config_folder import ConfigFolder
 from shardwright_frameworks.shell.script import read_script
 from shardwright_frameworks.shell.script_reading import HERE, ScriptReading
-from shardwright_frameworks.shell.text_marks import without_unknowns
+from shardwright_frameworks.shell.text_marks import is_unknown, unknown_numbers, without_unknowns
 
 SCRIPTS = (
     ".sh",
@@ -186,10 +186,15 @@ def _of_script(name: str, folder: ConfigFolder) -> Collected | None:
 
 def _started(name: str, folder: ConfigFolder) -> str:
     """Text about the started program of an unknown framework."""
-    launches = launches_in(_read(name, folder)) if Path(name).suffix.lower() in SCRIPTS else []
+    if Path(name).suffix.lower() not in SCRIPTS:
+        return ""
+    reading = _read(name, folder)
+    launches = launches_in(reading)
     program = without_unknowns(launches[0].program) if launches else ""
     if not program:
-        return ""
+        first = [each.words[0] for each in reading.commands if is_unknown(each.words[0].plain)]
+        whys = [reading.unknowns[unknown_numbers(each.text)[0]].reason for each in first]
+        return f": it starts a command that is not known: {whys[-1]}" if whys else ""
     missing = missing_file(launches[0], folder)
     why = f"and {missing!r} is not in the folder" if missing else "which is of none"
     return f": it starts {program} ({launches[0].place}), {why}"

@@ -154,6 +154,7 @@ def read_python_config(
     requested  the function that gives it
     """
     collected = Collected()
+    folder = replace(folder, environment=_set_by_scripts(folder.path_of(name)))
     framework = collect_python(name, folder, collected, requested=requested, overrides=[])
     if framework is None:
         return None
@@ -166,11 +167,8 @@ def objects_of_program(
     name: str, folder: ConfigFolder, arguments: dict[str, tuple[Any, Place]]
 ) -> tuple[list[Made], trainer_program.Defaults]:
     """The objects that a program makes, given its arguments, and the entries of its classes."""
-    path, file, recipes = (
-        folder.path_of(name),
-        read_python(name, folder.text(name) or ""),
-        PythonRecipes(),
-    )
+    path, file = folder.path_of(name), read_python(name, folder.text(name) or "")
+    recipes = PythonRecipes(folder.environment)
     made = recipes.made(path, file, arguments)
     if any(each.startswith("olmo_core") for each in file.modules):
         # Its own functions build the parts, of values that they have in common.
@@ -254,7 +252,7 @@ def collect_python(
     """
     file = read_python(name, folder.text(name) or "")
     path = folder.path_of(name)
-    recipes = PythonRecipes()
+    recipes = PythonRecipes(folder.environment)
     models = maxtext.registered(file)
     if requested in models:
         collected.files.append(name)
@@ -306,17 +304,22 @@ def collect_python(
             else recipes.configuration(path, file, requested)
         )
         return _collect_python_nanotron(name, found, collected)
-    function = None
-    if not names:
+    function, started = None, None
+    if requested is None and framework != "torchtitan":
+        started = recipes.started(path, file)
+    if not names and started is None:
         function, names = python_config.chosen_function(file, requested)
-    if function is None and names:
+    if function is None and names and started is None:
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         why = f"the file has several: {listed}; name one ({name}:{names[0]})"
         collected.report_unresolved("configuration", why, Place(name, 1))
         return framework
-    values = (
-        recipes.top(path, file) if function is None else recipes.configuration(path, file, function)
-    )
+    if started is not None:
+        values = started
+    elif function is None:
+        values = recipes.top(path, file)
+    else:
+        values = recipes.configuration(path, file, function)
     before = len(collected.placed) + len(collected.unresolved)
     if framework == "torchtitan":
         python_config.collect_python_torchtitan(values, overrides, collected)

@@ -219,11 +219,13 @@ def _exported(launch: Launch, reading: ScriptReading) -> Environment:
 
 
 def _header(launch: Launch, reading: ScriptReading, folder: ConfigFolder) -> SlurmHeader:
-    """The header of the file with the command, otherwise the first header; options given to
-    `sbatch` override both."""
+    """The header of the job, that of the first script with one (a script that it starts has only
+    comments); options given to `sbatch` override it."""
     options: dict[str, tuple[str, Place]] = {}
     ignored = None
-    for name in (launch.command.text, launch.command.script, *reading.sourced):
+    text = launch.command.text
+    inner = (text,) if HERE in text else ()
+    for name in (*inner, *reading.sourced, launch.command.script):
         found = slurm_header(name.partition(HERE)[0], folder.text(name) or "")
         ignored = ignored or found.ignored
         if found.options:

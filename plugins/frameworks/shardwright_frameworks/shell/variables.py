@@ -26,6 +26,8 @@ _RUNTIME = ("SLURM_", "OMPI_", "PMI_", "PBS_", "LSB_", "JOB_COMPLETION", "VC_", 
 _RUNTIME_NAMES = frozenset({"RANK", "LOCAL_RANK", "HOSTNAME", "RANDOM", "BASHPID", "UID"})
 # Kinds of unknown values in whose place a default counts, as in `${1:-8}`.
 DEFAULTED = ("unset", "runtime", "argument")
+# Commands that start another one with the same ranks and options.
+_WRAPPERS = ("taskset", "numactl", "nice", "ionice", "nohup", "stdbuf", "time", "timeout", "env")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +154,22 @@ def _merged(
         return first
     if not given and len(known) < len(values):
         return first
+    shortest = min(known, key=lambda each: len(each.value))
+    if len(known) == len(values) and all(_wraps(each, shortest) for each in known):
+        return shortest
     begins = {_beginning(each) for each in known}
     if begins == {()} or (len(begins) == 1 and len(known) == len(values)):
         return _options_merged(name, known, len(known) < len(values), scope, place, kind)
     return Variable(scope.unknown(kind, name, place), place)
+
+
+def _wraps(variable: Variable, inner: Variable) -> bool:
+    """Whether an array is a command, or that behind a wrapper: `("${COMMAND[@]}")`,
+    `(taskset -c 0-7 "${COMMAND[@]}")`."""
+    both = variable.words is not None and bool(inner.words)
+    before = variable.value[: -len(inner.value)] if both else ("",)
+    same = both and variable.value[len(before) :] == inner.value
+    return same and (not before or before[0] in _WRAPPERS)
 
 
 def _is_argument(variable: Variable, scope: Scope) -> bool:

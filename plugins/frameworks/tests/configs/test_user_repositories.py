@@ -1,0 +1,148 @@
+"""Causes of wrong or missing values in configurations of users' own repositories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from plugins.frameworks.tests.configs.written_config import read
+from profiles.errors import DocumentError
+
+TRAINER = (
+    "import os\nfrom transformers import TrainingArguments\n"
+    "args = TrainingArguments(per_device_train_batch_size=int(os.environ.get('BATCH', 4)), "
+    "gradient_accumulation_steps=32 // int(os.environ.get('WORLD_SIZE', 1)), deepspeed=None)\n"
+)
+
+
+def test_a_wrapper_before_a_command_changes_none_of_its_options(tmp_path: Path) -> None:
+    script = (
+        "CMD=(torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
+        "--num-attention-heads 4 --tensor-model-parallel-size 2)\n"
+        'if command -v WRAPPER; then\n  CMD=(WRAPPER -c 0-7 "${CMD[@]}")\nfi\n"${CMD[@]}" --bf16\n'
+    )
+    run = read(tmp_path, "a.sh", script.replace("WRAPPER", "taskset"))
+    assert (run.devices, run.tp, run.precision, run.model.num_layers) == (8, 2, "bf16", 4)
+    with pytest.raises(DocumentError, match=r"CMD depends on a condition.*\(b\.sh:2\)"):
+        read(tmp_path, "b.sh", script.replace("WRAPPER -c 0-7", "srun --nodes 4"))
+
+
+def test_variables_of_python_have_their_defaults_but_not_those_of_ranks(tmp_path: Path) -> None:
+    run = read(tmp_path, "train.py", TRAINER)
+    assert (run.micro_batch, run.gradient_accumulation) == (4, None)
+    assert "gradient_accumulation" not in run.defaults
+    run = read(tmp_path, "a.sh", "export BATCH=2\ntorchrun --nproc_per_node 8 train.py\n")
+    assert (run.micro_batch, run.devices, run.defaults["zero_stage"].value) == (2, 8, 0)
+
+
+@pytest.mark.parametrize("start", ["run.run(recipe, name='a')", "exp.add(recipe)"])
+def test_the_configuration_that_nemo_run_starts(tmp_path: Path, start: str) -> None:
+    text = (
+        "import nemo_run as run\nfrom nemo.collections import llm\n\n"
+        "def recipe_of(nodes: int = 1, tp: int = 1):\n"
+        "    recipe = llm.llama3_8b.pretrain_recipe(num_nodes=nodes, num_gpus_per_node=8)\n"
+        "    recipe.trainer.strategy.tensor_model_parallel_size = tp\n    return recipe\n\n"
+        "def main():\n    recipe = recipe_of(nodes=4, tp=2)\n"
+        f"    with run.Experiment('a') as exp:\n        {start}\n\n"
+        "if __name__ == '__main__':\n    main()\n"
+    )
+    run = read(tmp_path, "a.py", text)
+    assert (run.tp, run.nodes, run.devices) == (2, 4, 32)
+
+
+def test_figures_of_a_class_of_nemo(tmp_path: Path) -> None:
+    text = (
+        "import nemo_run as run\nfrom nemo.collections import llm\n\ndef recipe():\n"
+        "    model = run.Config(llm.LlamaModel, run.Config(llm.Llama2Config70B, seq_length=8192))\n"
+        "    return run.Partial(llm.finetune, model=model, micro_batch_size=1)\n"
+    )
+    run = read(tmp_path, "a.py", text)
+    assert (run.model.num_layers, run.model.hidden_size, run.seq_len) == (80, 8192, 8192)
+
+
+def test_a_program_that_extends_nanotron(tmp_path: Path) -> None:
+    text = (
+        "import os\nfrom nanotron.models.llama import LlamaConfig\n"
+        "from own.config import OwnConfig, ParallelismArgs, TokensArgs\n\nNODES = 2\n"
+        "config = OwnConfig(parallelism=ParallelismArgs(dp=16, tp=1, pp=1), tokens=TokensArgs("
+        "batch_accumulation_per_replica=1, micro_batch_size=4, sequence_length=2048))\n"
+        "if os.environ.get('DEBUG_MODE', '0') != '0':\n    config.parallelism.dp = 2\n"
+    )
+    run = read(tmp_path, "a.py", text)
+    assert (run.framework, run.devices, run.global_batch) == ("nanotron", 16, 64)
+    assert run.unknown == ()
+
+
+YAML = """language_model:
+  num_layers: 4
+  hidden_size: 1024
+  num_attention_heads: 16
+  num_moe_experts: 8
+  ffn_hidden_size: null
+  activation_func: swiglu
+model_parallel: {tensor_model_parallel_size: 2, bf16: True, sequence_parallel: False}
+micro_batch_size: 2
+global_batch_size: 128
+swiglu: True
+optimizer: sgd
+"""
+
+
+def test_a_file_of_megatron_in_the_place_of_its_options(tmp_path: Path) -> None:
+    (tmp_path / "gpt.yaml").write_text(YAML)
+    command = "torchrun --nproc_per_node 4 pretrain_gpt.py --yaml-cfg gpt.yaml --seq-length 512"
+    run = read(tmp_path, "a.sh", command + "\n")
+    assert (run.framework, run.tp, run.dp, run.precision) == ("megatron-lm", 2, 2, "bf16")
+    assert (run.optimizer, run.micro_batch, run.seq_len) == ("sgd", 2, None)
+    assert (run.model.num_experts, run.model.ffn_size) == (8, 2688)
+    assert [each.option for each in run.unused] == ["seq_length"]
+
+
+def test_versions_of_a_model_have_vocabularies_of_their_own(tmp_path: Path) -> None:
+    text = (
+        "base_model: mistralai/Mistral-7B-Instruct-v0.X\nsequence_len: 2048\nmicro_batch_size: 1\n"
+    )
+    for version, size in (("1", 32000), ("2", 32000), ("3", 32768)):
+        run = read(tmp_path, "a.yml", text.replace("X", version) + "datasets: [{path: a}]\n")
+        assert run.model.vocab_size == size
+
+
+def test_rows_of_olmo_s_embedding(tmp_path: Path) -> None:
+    text = (
+        "model: {d_model: 64, n_heads: 4, n_layers: 2, mlp_ratio: 8, activation_type: swiglu, "
+        "max_sequence_length: 512, vocab_size: 50280, embedding_size: 50304}\n"
+        "global_train_batch_size: 64\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.model.vocab_size, run.model.ffn_size, run.contradictions) == (50304, 256, ())
+
+
+def test_overrides_of_a_missing_file(tmp_path: Path) -> None:
+    command = "CUDA_VISIBLE_DEVICES=0,1 llamafactory-cli train /far/sft.yaml"
+    words = "per_device_train_batch_size=8 gradient_accumulation_steps=4"
+    run = read(tmp_path, "a.sh", f"{command} {words}\n")
+    found = (run.framework, run.devices, run.micro_batch, run.gradient_accumulation)
+    assert found == ("llama-factory", 2, 8, 4)
+    assert (run.defaults.keys(), len(run.unresolved)) == (set(), 1)
+
+
+def test_the_header_of_a_script_inside_a_job_is_a_comment(tmp_path: Path) -> None:
+    inner = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\ntorchrun --nnodes "
+    options = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 8"
+    (tmp_path / "inner.sh").write_text(
+        f"{inner}$SLURM_NNODES --nproc_per_node 4 pretrain_gpt.py {options}\n"
+    )
+    header = "#!/bin/bash\n#SBATCH --nodes=8\n#SBATCH --gpus-per-node=4\n"
+    run = read(tmp_path, "job.sbatch", f"{header}exec bash inner.sh\n")
+    assert (run.devices, run.contradictions) == (32, ())
+
+
+def test_a_length_that_trl_limits(tmp_path: Path) -> None:
+    text = (
+        "from trl import SFTConfig, SFTTrainer\n"
+        "SFTTrainer(args=SFTConfig(per_device_train_batch_size=2LENGTH))\n"
+    )
+    run = read(tmp_path, "a.py", text.replace("LENGTH", ""))
+    assert (run.seq_len, run.defaults["seq_len"].value) == (None, 1024)
+    assert read(tmp_path, "b.py", text.replace("LENGTH", ", max_length=64")).seq_len == 64
