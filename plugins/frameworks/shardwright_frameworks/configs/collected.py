@@ -35,7 +35,7 @@ _FIELDS = {
     "precision": r"^((param|compute|torch|autocast|mixed)_)?(dtype|precision)$|^(bf|fp)\d+$",
     "recompute": r"(^|_)recompute(_granularity)?$|(gradient|activation)_checkpointing$",
     "optimizer": r"^optim(izer)?(_(type|name))?$",
-    "micro_batch": r"micro_batch_size$",
+    "micro_batch": r"(micro|per_device(_train)?)_batch_size$",
     "global_batch": r"(global|train)_batch_size$",
 }
 # Of other models than the trained one, and switches of something off.

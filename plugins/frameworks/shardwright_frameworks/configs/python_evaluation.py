@@ -53,6 +53,9 @@ class Definitions(Protocol):
     def defaults(self, path: Path, file: PythonFile, name: str) -> dict[str, tuple[Any, Place]]:
         """The entries in a class's definition."""
 
+    def method(self, path: Path, file: PythonFile, name: str) -> Function | None:
+        """The function of a class by `Class.method`; None if no file has it."""
+
     def loaded(self, path: Path, name: str) -> Any:
         """The content of a YAML or JSON file by its name in a program; Open if it is unknown."""
 
@@ -271,6 +274,8 @@ class Evaluation:
 
     def _Attribute(self, node: ast.Attribute, frame: _Frame) -> Any:
         holder = self._value(node.value, frame)
+        if holder == Named("sys") and node.attr == "argv" and self.arguments:
+            return ["", *(f"--{name}" for name in self.arguments)]
         if isinstance(holder, Module):
             return self.definitions.value(holder.path, holder.file, node.attr)
         return attribute_of(holder, node.attr, frame.place(node))
@@ -417,15 +422,20 @@ class Evaluation:
                 _merge(keywords, value)
             else:
                 set_entry(keywords, keyword.arg, value, frame.place(keyword.value), "")
-        if isinstance(node.func, ast.Name) and node.func.id in BUILTINS:
-            known, imported = BUILTINS[node.func.id], frame.file.imports.get(node.func.id)
+        if (plain := ast.unparse(node.func)) in BUILTINS:
+            imported = frame.file.imports.get(plain)
             is_own = imported is None or imported.module == "typing"
-            if node.func.id not in frame.file.functions and is_own:
-                return known(arguments, keywords, place, frame.unsure)
+            if plain not in frame.file.functions and is_own:
+                return BUILTINS[plain](arguments, keywords, place, frame.unsure)
+        named = {str(key): value for key, (value, _) in keywords.entries.items()}
         function = self._function(node.func, frame)
         if isinstance(function, _Method) and function.name == "parse_args_into_dataclasses":
             return self._parsed(function.holder, frame)
         if isinstance(function, _Method):
+            holder = function.holder
+            own = f"{holder.call}.{function.name}" if isinstance(holder, Built) else ""
+            if (method := self._method(own, frame, of_class=False)) and not keywords.open:
+                return self.call(method, [holder, *arguments], named, frame.unsure)
             result = method_result(
                 function.holder, function.name, arguments, keywords, place, frame.unsure
             )
@@ -435,9 +445,12 @@ class Evaluation:
         if isinstance(function, Function):
             if keywords.open:
                 return Open(keywords.open)
-            named = {str(key): value for key, (value, _) in keywords.entries.items()}
             return self.call(function, arguments, named, frame.unsure)
         name = function.name if isinstance(function, Named) else dotted(node.func)
+        if (method := self._method(name, frame, of_class=True)) is not None and not keywords.open:
+            return self.call(
+                method, [Named(name.rpartition(".")[0]), *arguments], named, frame.unsure
+            )
         if name.endswith("Fire") and arguments and isinstance(arguments[0], Function):
             given = {key: value for key, (value, _) in self.arguments.items()}
             return self.call(arguments[0], (), given, frame.unsure)
@@ -477,6 +490,12 @@ class Evaluation:
             else Open("a class of the parser is unknown")
             for kind in (kinds if isinstance(kinds, list) else [kinds])
         ]
+
+    def _method(self, name: str, frame: _Frame, *, of_class: bool) -> Function | None:
+        """The method `Class.method` of the files: one of the class itself, or of its objects."""
+        found = self.definitions.method(frame.path, frame.file, name)
+        decorators = [] if found is None else list(map(ast.unparse, found.node.decorator_list))
+        return found if decorators == ["classmethod"] * of_class else None
 
     def _function(self, node: ast.expr, frame: _Frame) -> Any:
         """The callee: a function, a name that is not in the files, or a value's method."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -358,6 +359,7 @@ BUILTINS: Mapping[str, Callable[[list[Any], Built, Place, str], Any]] = {
     },
     "range": _plain(lambda *ends: list(range(*ends)) if len(range(*ends)) < 10_000 else None),
     "print": lambda *_: None,
+    **{f"math.{each.__name__}": _plain(each) for each in (math.ceil, math.floor, math.prod)},
     "cast": lambda arguments, *_: arguments[-1] if arguments else None,
 }
-"""Functions of Python and `typing.cast`, by name."""
+"""Functions of Python, `math` and `typing.cast`, by name."""

@@ -165,6 +165,17 @@ class PythonRecipes:
                 found[ast.unparse(each.target)] = (value.value, Place(other.name, each.lineno))
         return found
 
+    def method(self, path: Path, file: PythonFile, name: str) -> Function | None:
+        """The function of a class by `Class.method`; None if no file has it."""
+        outer, _, own = name.rpartition(".")
+        origin = self.defined(path, file, outer) if outer[:1].isupper() else None
+        if origin is None or origin[2] not in origin[1].classes:
+            return None
+        where, other, kind = origin
+        body = other.classes[kind].body
+        found = [each for each in body if isinstance(each, ast.FunctionDef) and each.name == own]
+        return Function(where, other, found[0]) if len(found) == 1 else None
+
     def loaded(self, path: Path, name: str) -> Any:
         """The content of a YAML or JSON file, named from the program's folder or one above it in
         its repository."""

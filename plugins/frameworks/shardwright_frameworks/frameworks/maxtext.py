@@ -361,6 +361,7 @@ def _batch(batch: tuple[Any, Place], collected: Collected) -> None:
         number = float(str(batch[0]))
     except ValueError:
         return
+    collected.use("per_device_batch_size", batch[1])
     devices, cores = collected.count("devices"), _cores(collected)
     each = f"{number:g}" if cores == 1 else f"{number:g} x {cores} cores"
     number *= cores

@@ -9,6 +9,8 @@ megatron/arguments.py).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import (
@@ -19,7 +21,7 @@ from shardwright_frameworks.configs.command_options import (
     option_key,
     whole,
 )
-from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.interpolation import Key, Open
 from shardwright_frameworks.configs.keyed_values import flash_of
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.imported_run import Value
@@ -95,6 +97,10 @@ _FIELDS = {
     "optimizer": "optimizer",
     "fp8_format": "precision",
 }
+# Options that no other program has in one section of a file.
+_SECTION = frozenset(
+    {"num_layers", "hidden_size", "seq_length", "micro_batch_size", "train_iters", "lr"}
+)
 CORE_NAMES = {"num_moe_experts": "num_experts", "fp8": "fp8_format"}
 """Options of `--yaml-cfg` that have Megatron-Core's names there."""
 # Its programs (github.com/NVIDIA/Megatron-LM).
@@ -117,14 +123,33 @@ def is_megatron(options: Options, program: str = "") -> bool:
     return len(keys & _MARKS) >= 3 and is_specific
 
 
-def options_of_file(file: KeyedFile) -> Options:
-    """The values of a file of `--yaml-cfg` as options."""
+def section_of(paths: Iterable[Key]) -> Key | None:
+    """The section that has Megatron-LM's options as keys, if one has."""
+    keys = dict[Key, set[str]]()
+    for path in paths:
+        keys.setdefault(path[:-1], set()).add(path[-1])
+    listed = any(each.startswith("--") for each in keys.get(("MODEL_ARGS",), ()))
+    found = [("MODEL_ARGS",)] if listed else [each for each in keys if keys[each] >= _SECTION]
+    return found[0] if len(found) == 1 else None
+
+
+def options_of_keys(values: Mapping[Key, tuple[Any, Place]], collected: Collected) -> Options:
+    """Keys with their values as options; other keys and switches that are off are left out."""
     given = []
-    for path, value in file.values.items():
+    for path, (value, place) in values.items():
         key = CORE_NAMES.get(path[-1], path[-1])
-        if value is not None and is_known("megatron", key):
-            place = file.place(path)
-            given.append(Option(f"--{key}", (Word(str(value), place),), place))
+        name = key if key.startswith("--") else f"--{key}"
+        if name != key and not is_known("megatron", key):
+            continue
+        if isinstance(value, Open) or "$" in str(value):
+            about = field_of(name)
+            if about is not None:
+                why = getattr(value, "why", f"{value!r} is filled in elsewhere")
+                collected.leave_open(about, name, why, place)
+        elif value is not None and value is not False:
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            words = () if value is True else tuple(Word(each, place) for each in text.split())
+            given.append(Option(name, words, place))
     return Options(tuple(given), ())
 
 

@@ -34,8 +34,12 @@ _ENTRIES: Mapping[tuple[str, str], tuple[str, Reader]] = {
     ("TransformerActivationCheckpointingConfig", "mode"): ("recompute", _MODES.get),
     ("TransformerConfig", "d_model"): ("model.hidden_size", degree_of),
     ("TransformerConfig", "n_layers"): ("model.num_layers", degree_of),
-    ("TransformerConfig", "n_heads"): ("model.num_heads", degree_of),
-    ("TransformerConfig", "n_kv_heads"): ("model.num_kv_heads", degree_of),
+    **{
+        (kind, key): (f"model.{about}", degree_of)
+        for kind in ("TransformerConfig", "AttentionConfig")
+        for key, about in (("n_heads", "num_heads"), ("n_kv_heads", "num_kv_heads"))
+    },
+    ("FeedForwardConfig", "hidden_size"): ("model.ffn_size", degree_of),
     ("TransformerConfig", "vocab_size"): ("model.vocab_size", degree_of),
 }
 _OPTIMIZER = re.compile(r"(?:SkipStep)?(AdamW|Adam|Lion|Muon|Dion)Config$")

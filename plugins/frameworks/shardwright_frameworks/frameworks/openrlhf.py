@@ -60,8 +60,10 @@ def collect_openrlhf(options: Options, collected: Collected, program: str, place
     if word is not None and word[1].startswith("ppo"):
         why = "only the actor is read: critic, reference, rewards and generation are not counted"
         collected.report_unresolved(program, why, place)
-        collected.forget_ranks()
-        collected.default("OpenRLHF, openrlhf/cli/train_ppo_ray.py", nodes=1, devices_per_node=8)
+        if "ray" in word[1]:
+            collected.forget_ranks()
+            source = "OpenRLHF, openrlhf/cli/train_ppo_ray.py"
+            collected.default(source, nodes=1, devices_per_node=8)
     elif word is not None:
         report_objective(word[1], program, place, collected)
     options.collect_flags(collected, _FLAGS)

@@ -86,6 +86,9 @@ _SECTIONED: dict[tuple[str, str], tuple[str, Reader]] = {
     ("optimizer", "name"): ("optimizer", word_of),
     ("param_groups", "optimizer_name"): ("optimizer", _optimizer),
     ("activation_checkpoint", "mode"): ("recompute", word_of),
+    **dict.fromkeys(  # of forks
+        (("training", "vocab_size"), ("model", "vocab_size")), ("model.vocab_size", degree_of)
+    ),
 }
 # Fields of a run that these decide together with others.
 _ABOUTS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.interpolation import Open
-from shardwright_frameworks.configs.python_arguments import is_parser
+from shardwright_frameworks.configs.python_arguments import is_parser, parser_result
 from shardwright_frameworks.configs.python_evaluation import Made
 from shardwright_frameworks.configs.python_values import Built, Named, is_literal
 from shardwright_frameworks.frameworks import hf_trainer
@@ -73,8 +73,7 @@ def given_by_parser(made: Sequence[Made], defaults: Defaults) -> tuple[hf_traine
     given, own = hf_trainer.Given(), False
     for each in (one.built for one in made):
         if is_parser(each):
-            entries = {name: (value, at) for name, value, at, *_ in each.arguments}
-            given, own = _given(Built(entries=entries), tuple(entries)), True
+            given, own = _options_of(each), True
             break
         if each.call.endswith(("HfArgumentParser", "TrlParser")) and each.arguments:
             kinds = each.arguments[0] if isinstance(each.arguments[0], list) else each.arguments
@@ -83,6 +82,12 @@ def given_by_parser(made: Sequence[Made], defaults: Defaults) -> tuple[hf_traine
                 given += _given(Built(call="", entries=dict(fields)), tuple(fields))
     # Another option often switches adapters on; a rank by default does not.
     return [each for each in given if hf_trainer.field_of(each[0]) != "model.lora_rank"], own
+
+
+def _options_of(parser: Built) -> hf_trainer.Given:
+    """The given options of a parser, and the defaults of others."""
+    parsed = parser_result(parser, "parse_args", [], Built(), parser.place)
+    return _given(Built(entries=parsed.entries), tuple(parsed.entries))
 
 
 def collect_objects(made: Sequence[Made], collected: Collected) -> None:
@@ -99,6 +104,8 @@ def collect_objects(made: Sequence[Made], collected: Collected) -> None:
             found += _given(each, _MODEL_KEYS) + _model_name(each)
         elif each.call.endswith("BitsAndBytesConfig"):
             found += _given(each, ("load_in_4bit", "load_in_8bit"))
+        elif is_parser(each):  # the Trainer's arguments have no length
+            found += [o for o in _options_of(each) if hf_trainer.field_of(o[0]) == "seq_len"]
         elif each.call.endswith("Trainer"):
             found += _given(each, ("max_seq_length",))
         elif each.call.endswith("Accelerator"):

@@ -18,11 +18,17 @@ _STARTS = re.compile(
     r"(swift|megatron) (sft|pt|rlhf)|(llamafactory-cli|axolotl) train|"
     r"python3? -m \S*train\S*)(\s|$)"
 )
+_SCRIPT = re.compile(r"(^|[\s;&|/])(bash|sh) \S+\.sh(\s|$)")
 _SHELL_FLAGS = ("-c", "-lc", "-ec", "-xc")
 
 
 def script_of_job(file: KeyedFile) -> tuple[str, int] | None:
-    """The script of a job, and the line on which it begins; None for a file without a command."""
+    """The script of a job, otherwise the command that starts one, and the line on which it begins;
+    None for a file without a command."""
+    return _command(file, _STARTS) or _command(file, _SCRIPT)
+
+
+def _command(file: KeyedFile, starts: re.Pattern[str]) -> tuple[str, int] | None:
     for path, value in file.values.items():
         text = None
         if isinstance(value, list) and all(isinstance(one, (str, int, float)) for one in value):
@@ -33,7 +39,7 @@ def script_of_job(file: KeyedFile) -> tuple[str, int] | None:
                 text = " ".join(one if re.search(r"\s", one) else shlex.quote(one) for one in words)
         elif isinstance(value, str):
             text = value
-        if text and len(text.split()) > 1 and _STARTS.search(text):
+        if text and len(text.split()) > 1 and starts.search(text):
             # A folded text has lost the line breaks of its continuations.
             script = re.sub(r"\\\s+(?=--)", " ", text) if "\n" not in text else text
             line = file.place(path).line

@@ -9,9 +9,9 @@ from typing import Any
 
 from profiles.errors import DocumentError
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.command_options import Option, Options
-from shardwright_frameworks.configs.interpolation import Key, resolved
+from shardwright_frameworks.configs.interpolation import Key, Open, resolved
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
+from shardwright_frameworks.configs.keyed_values import degree_of
 from shardwright_frameworks.configs.known_options import is_known
 from shardwright_frameworks.frameworks import (
     accelerate,
@@ -35,7 +35,7 @@ from shardwright_frameworks.frameworks import (
 from shardwright_frameworks.frameworks.flavor_source import collect_flavor_of_tree
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.config_folder import ConfigFolder
-from shardwright_frameworks.shell.text_marks import Place, Word
+from shardwright_frameworks.shell.text_marks import Place
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,6 +97,17 @@ def overridden_file(source: KeyedSource) -> KeyedFile:
     )
 
 
+def combined_file(source: KeyedSource) -> KeyedFile:
+    """The file with the values of all files that it combines."""
+    values = source.values
+    return replace(
+        source.file,
+        values={path: value for path, (value, _) in values.items()},
+        lines={path: place.line for path, (_, place) in values.items()},
+        places={path: place for path, (_, place) in values.items()},
+    )
+
+
 def keyed_framework(file: KeyedFile) -> KeyedFramework | None:
     """The framework configured by a file, None for other files.
 
@@ -125,7 +136,7 @@ def _has_ending(row: KeyedFramework, file: KeyedFile) -> bool:
 
 
 # Frameworks with a Megatron engine or adapter that takes Megatron-Core's names.
-_TAKES_NEMO = ("llama-factory", "nemo-rl", "ms-swift")
+_TAKES_NEMO = ("llama-factory", "nemo-rl", "ms-swift", "megatron-lm")
 
 
 def _top(file: KeyedFile) -> set[str]:
@@ -303,22 +314,20 @@ def _with_deepspeed(source: KeyedSource, named: str | None, framework: str) -> s
 
 
 def _collect_megatron_lm(source: KeyedSource) -> str:
-    """Collect Megatron-LM's options as keys (as in its tests and Megatron-MoE-ModelZoo)."""
-    file, given = source.file, list[Option]()
-    for path, value in file.values.items():
-        if path[0] != "MODEL_ARGS" or len(path) != 2 or value is False or value is None:
-            continue
-        place = file.place(path)
-        text = str(resolved(path, file.values, source.folder.environment))
-        if isinstance(value, str) and "$" in value:
-            about = megatron.field_of(path[1])
-            if about is not None:
-                why = f"{value!r} is filled in elsewhere"
-                source.collected.leave_open(about, path[1], why, place)
-            continue
-        words = () if value is True else tuple(Word(each, place) for each in text.split())
-        given.append(Option(path[1], words, place))
-    megatron.collect_megatron(Options(tuple(given), ()), source.collected)
+    """Collect Megatron-LM's options as keys (as in its tests and Megatron-MoE-ModelZoo), and the
+    devices of a job in other sections."""
+    collected, values = source.collected, source.values
+    section = megatron.section_of(values)
+    written = {path: value for path, (value, _) in values.items()}
+    own = dict[Key, tuple[Any, Place]]()
+    for path, (_, place) in values.items():
+        value = resolved(path, written, source.folder.environment)
+        about, reader = nemo.KEYS.get(path[-1], ("", degree_of))
+        if path[:-1] == section:
+            own[path] = (value, place)
+        elif about in ("nodes", "devices_per_node") and not isinstance(value, Open):
+            collected.set_first(about, reader(value), place, ".".join(path))
+    megatron.collect_megatron(megatron.options_of_keys(own, collected), collected)
     return "megatron-lm"
 
 
@@ -442,8 +451,11 @@ FRAMEWORKS: dict[str, KeyedFramework] = {
     ),
     "axolotl": KeyedFramework(recognizes=axolotl.is_axolotl, collect=_collect_axolotl),
     "megatron-lm": KeyedFramework(
-        recognizes=lambda file: any(k.startswith("--") for k in file.sections("MODEL_ARGS")),
+        recognizes=lambda file: (
+            megatron.section_of(path for path in file.values if path) is not None
+        ),
         collect=_collect_megatron_lm,
+        inherits=True,
     ),
     "ms-swift": KeyedFramework(
         recognizes=ms_swift.is_ms_swift,

@@ -214,11 +214,12 @@ def collect_ranks(launch: Launch, header: SlurmHeader, collected: Collected) -> 
         total = None
     if "deepspeed" in launch.words and nodes is None and "hostfile" not in launch.launcher:
         collected.default("deepspeed, launcher/runner.py: this node, without a host file", nodes=1)
+    header_nodes, header_each = header.number("--nodes"), header.devices_per_node
     if "deepspeed" in launch.words and each is None:
-        collected.open_keys.add("devices_per_node")  # all devices of the node
+        if header_each is None:
+            collected.open_keys.add("devices_per_node")  # all devices of the node
         _include(launch.launcher, collected)
     _gres(launch.launcher, collected)
-    header_nodes, header_each = header.number("--nodes"), header.devices_per_node
     tasks = header.number("--ntasks-per-node")
     if header_nodes:
         _compare_with_header(collected, "nodes", nodes, header_nodes, "#SBATCH --nodes")

@@ -287,7 +287,8 @@ def _collect_megatron(source: LaunchSource) -> str:
             if megatron.field_of(ignored.key):
                 why = "no effect with --yaml-cfg"
                 source.collected.report_unused(ignored.key, ignored.place, why)
-        options = megatron.options_of_file(file)
+        values = {path: (value, file.place(path)) for path, value in file.values.items()}
+        options = megatron.options_of_keys(values, source.collected)
     config, named = options.text("deepspeed_config"), options.last("deepspeed_config")
     switched = options.last("deepspeed")
     if config and named is not None:

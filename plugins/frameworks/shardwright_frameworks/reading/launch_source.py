@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from shardwright_frameworks.shell.text_marks import (
     without_place_marks,
 )
 
+_HYDRA = re.compile(r"^@hydra(?:\.main|_runner)\(([^)]*)\)", re.M)
+_KEYWORD = re.compile(r"(config_\w+)=[\"']([^\"']*)")
 FILE = re.compile(r".*\.(ya?ml|json|toml|py)$", re.I)
 """Pattern of the names of files that can be configurations."""
 
@@ -139,7 +142,8 @@ class LaunchSource:
         words = [word for option in self.launch.launcher.given for word in option.values]
         words += list(self.launch.arguments)
         config, folder = self.options.text("config_name"), self.options.text("config_path") or ""
-        if config is not None:
+        config, folder = (config, folder) if config is not None else self._of_hydra()
+        if config:
             ending = "" if config.endswith((".yaml", ".yml")) else ".yaml"
             words.append(Word(f"{folder}/{config}{ending}", self.launch.place))
         for word in words:
@@ -149,6 +153,15 @@ class LaunchSource:
                 if name is not None and name not in found and name != self.launch.program:
                     found.append(name)
         return found
+
+    def _of_hydra(self) -> tuple[str, str]:
+        """The configuration in `@hydra.main(config_path="conf", config_name="train")` of the
+        program, and its folder; "" for other programs."""
+        name = self.program_file or ""
+        found = _HYDRA.search(self.folder.text(name) or "")
+        given = dict(_KEYWORD.findall(found[1])) if found is not None else {}
+        near = posixpath.join(posixpath.dirname(name), given.get("config_path", ""))
+        return given.get("config_name", ""), posixpath.normpath(near)
 
     def files_in_program(self) -> list[str]:
         """The configurations of the folder that are named in the program's text."""

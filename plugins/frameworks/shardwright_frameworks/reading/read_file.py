@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
-from shardwright_frameworks.configs.hydra_defaults import Part, hydra_parts
+from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.keyed_values import degree_of
@@ -21,6 +21,7 @@ from shardwright_frameworks.configs.python_values import Built, PythonValues, fl
 from shardwright_frameworks.configs.unused_keys import report_unused
 from shardwright_frameworks.frameworks import (
     maxtext,
+    megatron,
     model_config,
     nanotron,
     nemo,
@@ -28,7 +29,6 @@ from shardwright_frameworks.frameworks import (
     olmo_core,
     python_config,
     trainer_program,
-    verl,
 )
 from shardwright_frameworks.frameworks.deepspeed_config import collect_deepspeed
 from shardwright_frameworks.frameworks.flavor_source import collect_flavor
@@ -37,6 +37,7 @@ from shardwright_frameworks.reading.keyed_frameworks import (
     FRAMEWORKS,
     KeyedSource,
     collect_deepspeed_file,
+    combined_file,
     configured_section,
     keyed_framework,
     overridden_file,
@@ -75,26 +76,27 @@ def collect_keyed(
     if framework is None and file.has("defaults"):
         changed, _ = nemo_rl.inherited(file, folder)
         framework = FRAMEWORKS["nemo-rl"] if any(map(nemo_rl.is_nemo_rl, changed)) else None
-    if framework is None and len(hydra.parts) > 1:
-        is_verl = verl.is_verl("", source.values)
-        is_known = is_verl or nemo.is_nemo(list(source.values))
-        framework = FRAMEWORKS["verl" if is_verl else "nemo"] if is_known else None
+    combines = framework is not None and framework.inherits
+    if len(hydra.parts) > 1 and framework in (None, FRAMEWORKS["nemo"]):
+        whole = combined_file(source)
+        is_megatron = megatron.section_of(whole.values) is not None
+        framework = FRAMEWORKS["megatron-lm"] if is_megatron else keyed_framework(whole)
+        combines = True
+        if framework is not None and not framework.inherits:
+            source.file = whole
     if framework is None:
         return None
     if framework.overridden:
-        source.file = file = overridden_file(source)
-    used: Sequence[Part] = (((), file),)
-    if framework.inherits:
-        used = hydra.parts
-        for why in hydra.missing:
-            collected.report_missing("defaults", why, file.place(("defaults",)))
+        source.file = overridden_file(source)
+    for why in hydra.missing if combines else ():
+        collected.report_missing("defaults", why, file.place(("defaults",)))
+    used = hydra.parts if combines else (((), source.file),)
     collected.files += [part.name for _, part in used]
     read = framework.collect(source)
     collected.files += [part.name for part in source.further if part.name not in collected.files]
-    for inside, part in (*(((), each) for each in source.further), *used):
-        report_unused(
-            (((*inside, *p), v, part.place(p)) for p, v in part.values.items()), collected
-        )
+    further = nemo.values_of_files([((), part) for part in source.further])
+    for path, (value, place) in {**further, **nemo.values_of_files(used)}.items():
+        report_unused([(path, value, place)], collected)
     return read
 
 

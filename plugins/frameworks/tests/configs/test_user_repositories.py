@@ -146,3 +146,135 @@ def test_a_length_that_trl_limits(tmp_path: Path) -> None:
     run = read(tmp_path, "a.py", text.replace("LENGTH", ""))
     assert (run.seq_len, run.defaults["seq_len"].value) == (None, 1024)
     assert read(tmp_path, "b.py", text.replace("LENGTH", ", max_length=64")).seq_len == 64
+
+
+def test_a_length_in_a_program_s_own_options(tmp_path: Path) -> None:
+    text = (
+        "import argparse\nfrom transformers import TrainingArguments\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--max-seq-len', type=int, default=4096)\n"
+        "args = parser.parse_args()\nTrainingArguments(per_device_train_batch_size=2)\n"
+    )
+    (tmp_path / "train.py").write_text(text)
+    run = read(tmp_path, "a.sh", "deepspeed --num_gpus 2 train.py\n")
+    assert (run.seq_len, run.devices, run.micro_batch) == (4096, 2, 2)
+    run = read(tmp_path, "b.sh", "deepspeed --num_gpus 2 train.py --max-seq-len 512\n")
+    assert run.seq_len == 512
+
+
+def test_options_of_a_program_that_also_reads_a_file(tmp_path: Path) -> None:
+    text = (
+        "import sys\nfrom dataclasses import dataclass\n"
+        "from peft import LoraConfig, get_peft_model\n"
+        "from transformers import HfArgumentParser, TrainingArguments\n\n"
+        "@dataclass\nclass Own:\n    rank: int = 8\n\n"
+        "parser = HfArgumentParser((Own, TrainingArguments))\n"
+        "if len(sys.argv) == 2 and sys.argv[1].endswith('.json'):\n"
+        "    own, args = parser.parse_json_file(json_file=sys.argv[1])\n"
+        "else:\n    own, args = parser.parse_args_into_dataclasses()\n"
+        "model = get_peft_model(None, LoraConfig(r=own.rank))\n"
+    )
+    (tmp_path / "train.py").write_text(text)
+    words = "--per_device_train_batch_size 2 --model_name_or_path a/b --output_dir c --rank 128"
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 4 train.py {words}\n")
+    assert (run.model.lora_rank, run.micro_batch) == (128, 2)
+
+
+def test_methods_of_classes_in_the_source_tree(tmp_path: Path) -> None:
+    (tmp_path / "olmo_core").mkdir()
+    (tmp_path / "olmo_core" / "config.py").write_text(
+        "import math\n\nclass TokenizerConfig:\n"
+        "    @classmethod\n    def gpt2(cls):\n        return cls(vocab_size=50257)\n\n"
+        "    def padded(self, by: int = 128):\n"
+        "        return by * math.ceil(self.vocab_size / by)\n"
+        "\nclass TransformerConfig:\n    @classmethod\n    def tiny(cls, vocab_size, **kwargs):\n"
+        "        return cls(d_model=64, n_layers=kwargs.pop('n_layers', 16), vocab_size=vocab_size,"
+        " attention=AttentionConfig(n_heads=8), mlp=FeedForwardConfig(hidden_size=192))\n"
+    )
+    text = (
+        "from olmo_core.config import TokenizerConfig, TransformerConfig\n"
+        "from olmo_core.train import TransformerTrainModuleConfig\n"
+        "model = TransformerConfig.tiny(vocab_size=TokenizerConfig.gpt2().padded(), n_layers=4)\n"
+        "TransformerTrainModuleConfig(rank_microbatch_size=4096, max_sequence_length=1024)\n"
+    )
+    run = read(tmp_path, "train.py", text)
+    model = run.model
+    assert (run.framework, run.micro_batch, model.vocab_size) == ("olmo-core", 4, 50304)
+    assert (model.num_layers, model.hidden_size, model.num_heads, model.ffn_size) == (4, 64, 8, 192)
+
+
+def test_options_of_megatron_in_a_section_of_composed_files(tmp_path: Path) -> None:
+    for name, text in (
+        ("size/big.yaml", "num_layers: 4\nhidden_size: 64\nrecompute_granularity: null\n"),
+        ("job/slurm.yaml", "nodes: 2\ngpus_per_node: 4\nnnodes: ${.nodes}\n"),
+    ):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    text = (
+        "defaults: [{size@megatron: big}, {job: slurm}, _self_]\n"
+        "megatron: {lr: 1e-3, train_iters: 9, seq_length: 512, micro_batch_size: 2, bf16: true, "
+        "global_batch_size: 32, recompute_activations: true, tensor_model_parallel_size: 2, "
+        "use_distributed_optimizer: true}\n"
+    )
+    run = read(tmp_path, "run.yaml", text)
+    assert (run.framework, run.tp, run.devices, run.dp) == ("megatron-lm", 2, 8, 4)
+    assert (run.precision, run.recompute, run.zero_stage) == ("bf16", "selective", 1)
+    assert (run.model.num_layers, run.global_batch, run.unused) == (4, 32, ())
+
+
+def test_a_program_with_a_configuration_of_hydra(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "conf" / "task").mkdir(parents=True)
+    (tmp_path / "conf" / "main.yaml").write_text("defaults: [_self_]\nname: a\n")
+    (tmp_path / "conf" / "task" / "math.yaml").write_text(
+        "# @package _global_\nmodel_name_or_path: a/b\nper_device_train_batch_size: 4\n"
+        "max_prompt_length: 1024\nmax_completion_length: 1024\noutput_dir: c\nbf16: true\n"
+    )
+    (tmp_path / "src" / "run.py").write_text(
+        "import hydra\n\n@hydra.main(version_base='1.1', config_path='../conf', "
+        "config_name='main')\ndef main(cfg):\n    pass\n"
+    )
+    command = "accelerate launch --num_processes 4 src/run.py --multirun +task=math"
+    run = read(tmp_path, "a.sh", command + "\n")
+    found = (run.framework, run.devices, run.micro_batch, run.seq_len, run.precision)
+    assert found == ("transformers", 4, 4, 2048, "bf16")
+
+
+def test_a_vocabulary_in_a_fork_of_torchtitan(tmp_path: Path) -> None:
+    text = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[optimizer]\nname = "AdamW"\n'
+        "[training]\nbatch_size = 4\nseq_len = 1024\nvocab_size = 256\n"
+    )
+    model = read(tmp_path, "a.toml", text).model
+    assert (model.vocab_size, model.num_layers) == (256, 32)
+
+
+def test_a_job_that_starts_a_script_of_the_repository(tmp_path: Path) -> None:
+    (tmp_path / "start.sh").write_text("deepspeed --num_gpus=2 run_clm.py --deepspeed ds.json\n")
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    command = 'command: ["bash", "/workspace/start.sh"]'
+    text = f"kind: Job\nspec:\n  template:\n    spec:\n      containers: [{{{command}}}]\n"
+    run = read(tmp_path, "job.yaml", text)
+    assert (run.devices, run.zero_stage) == (2, 2)
+
+
+def test_devices_of_a_job_whose_launcher_takes_all(tmp_path: Path) -> None:
+    header = "#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gres=gpu:A100m40:10\n"
+    command = "deepspeed --hostfile=hosts run_clm.py --model_name_or_path a/b --output_dir c"
+    run = read(tmp_path, "a.slurm", f"{header}{command} --per_device_train_batch_size 1\n")
+    assert (run.devices, run.dp) == (10, 10)
+
+
+def test_ppo_of_openrlhf_without_ray(tmp_path: Path) -> None:
+    command = "deepspeed --include=localhost:1,2 --module openrlhf.cli.train_ppo"
+    words = "--micro_train_batch_size 1 --train_batch_size 4 --zero_stage 2 --pretrain a/b"
+    run = read(tmp_path, "a.sh", f"{command} {words}\n")
+    assert (run.devices, run.dp, run.gradient_accumulation) == (2, 2, 2)
+
+
+def test_no_default_for_a_batch_with_an_own_name(tmp_path: Path) -> None:
+    words = "--model_name_or_path a/b --output_dir c --learning_rate 1e-5 --save_steps 9"
+    command = "torchrun --nproc_per_node 2 train.py --custom_per_device_train_batch_size 4"
+    run = read(tmp_path, "a.sh", f"{command} {words}\n")
+    assert run.micro_batch is None
+    assert "micro_batch" not in run.defaults
