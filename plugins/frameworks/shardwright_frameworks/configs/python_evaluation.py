@@ -99,12 +99,15 @@ class Evaluation:
     made         the objects of classes that are not in the files, in their order
     arguments    those given to the program, by name
     environment  the variables exported to it
+    taken, passed  the parts of branches that a known condition takes, or passes over
     """
 
     definitions: Definitions
     made: list[Made] = field(default_factory=list)
     arguments: dict[str, tuple[Any, Place]] = field(default_factory=dict)
     environment: Environment = field(default_factory=dict)
+    taken: set[ast.AST] = field(default_factory=set)
+    passed: set[ast.AST] = field(default_factory=set)
     steps: int = 0
     depth: int = 0
 
@@ -210,7 +213,10 @@ class Evaluation:
         if known is None:
             self._unsure([node.body, node.orelse], frame, frame.place(node))
             return _NOTHING
-        return self._run(node.body if known else node.orelse, frame)
+        taken, passed = (node.body, node.orelse) if known else (node.orelse, node.body)
+        self.taken |= set(taken)
+        self.passed |= set(passed)
+        return self._run(taken, frame)
 
     def _loop(self, node: ast.For | ast.While, frame: _Frame) -> Any:
         items = self._value(node.iter, frame) if isinstance(node, ast.For) else None
@@ -353,7 +359,10 @@ class Evaluation:
     def _IfExp(self, node: ast.IfExp, frame: _Frame) -> Any:
         known = truth_value(self._value(node.test, frame))
         if known is not None:
-            return self._value(node.body if known else node.orelse, frame)
+            taken, passed = (node.body, node.orelse) if known else (node.orelse, node.body)
+            self.taken.add(taken)
+            self.passed.add(passed)
+            return self._value(taken, frame)
         first, second = self._value(node.body, frame), self._value(node.orelse, frame)
         return first if _same(first, second) else Open("it depends on an unknown condition")
 

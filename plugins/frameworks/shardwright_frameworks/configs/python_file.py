@@ -45,10 +45,14 @@ class PythonFile:
         nodes = self.body if function is None else (self.functions[function],)
         return frozenset(key for node in nodes for key in _written(node))
 
+    def nodes(self) -> tuple[ast.stmt, ...]:
+        """The statements, functions and classes."""
+        return (*self.body, *self.functions.values(), *self.classes.values())
+
     def calls(self) -> frozenset[str]:
         """The dotted names of everything that the file calls."""
-        nodes = (*self.body, *self.functions.values(), *self.classes.values())
-        calls = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Call))
+        walked = (each for node in self.nodes() for each in ast.walk(node))
+        calls = (each for each in walked if isinstance(each, ast.Call))
         return frozenset(dotted(call.func) for call in calls)
 
     def changes_another(self, function: str) -> bool:

@@ -8,6 +8,8 @@ their modules' names in the folders above; nothing is run.
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,13 @@ class PythonRecipes:
         self.files[path], self._evaluation.arguments = file, arguments
         self._top(path, file)
         return self._evaluation.made
+
+    def unread(self) -> set[str]:
+        """Names of attributes that only branches read which the program passes over, such as the
+        options behind a switch that is off."""
+        nodes = [n for each in self.files.values() if each is not None for n in each.nodes()]
+        passed = _reads(self._evaluation.passed - self._evaluation.taken)
+        return {name for name, count in passed.items() if count >= _reads(nodes)[name]}
 
     def call(self, path: Path, file: PythonFile, function: str, named: dict[str, Any]) -> None:
         """Evaluate a function of the file for the objects that it makes."""
@@ -229,3 +238,8 @@ class PythonRecipes:
             except DocumentError:
                 self.files[path] = None
         return self.files[path]
+
+
+def _reads(nodes: Iterable[ast.AST]) -> Counter[str]:
+    attributes = (each for node in nodes for each in ast.walk(node))
+    return Counter(each.attr for each in attributes if isinstance(each, ast.Attribute))

@@ -206,13 +206,13 @@ class LaunchSource:
         """The defaults that the program has for options that are not given, whether it parses them
         by `argparse`, and the objects that it makes."""
         try:
-            made, defaults = objects_of_program(
+            made, defaults, unread = objects_of_program(
                 self.program_file or "", self.folder, self._arguments
             )
         except DocumentError:
             return [], False, []
         given, is_own = trainer_program.given_by_parser(made, defaults)
-        return [each for each in given if each[0] not in self.keys], is_own, made
+        return [each for each in given if each[0] not in self.keys | unread], is_own, made
 
     @property
     def program_file(self) -> str | None:

@@ -167,8 +167,9 @@ def read_python_config(
 
 def objects_of_program(
     name: str, folder: ConfigFolder, arguments: dict[str, tuple[Any, Place]]
-) -> tuple[list[Made], trainer_program.Defaults]:
-    """The objects that a program makes, given its arguments, and the entries of its classes."""
+) -> tuple[list[Made], trainer_program.Defaults, set[str]]:
+    """The objects that a program makes, given its arguments, the entries of its classes, and the
+    names of options without effect."""
     path, file = folder.path_of(name), read_python(name, folder.text(name) or "")
     recipes = PythonRecipes(folder.environment)
     made = recipes.made(path, file, arguments)
@@ -178,7 +179,7 @@ def objects_of_program(
         given = {n: v for each, *_ in made for n, v in each.entries.items() if n in names}
         for function in file.functions if not olmo_core.makes_training(made) else ():
             recipes.call(path, file, function, {"common": Built(entries=dict(given), open="-")})
-    return made, lambda kind: recipes.defaults(path, file, kind)
+    return made, lambda kind: recipes.defaults(path, file, kind), recipes.unread()
 
 
 def collect_program(
@@ -190,7 +191,7 @@ def collect_program(
 ) -> str | None:
     """Collect a program that sets up the Trainer or OLMo-core itself, given its arguments and
     overrides; None for others."""
-    made, _ = objects_of_program(name, folder, arguments)
+    made, *_ = objects_of_program(name, folder, arguments)
     if olmo_core.makes_training(made):
         collected.files.append(name)
         return olmo_core.collect_olmo_core(made, overrides or {}, collected)
@@ -256,15 +257,15 @@ def collect_python(
     path = folder.path_of(name)
     recipes = PythonRecipes(folder.environment)
     models = maxtext.registered(file)
+    if models and requested is None:
+        raise DocumentError(f"{name}: a registry of benchmarks; name one, as {name}:{min(models)}")
+    if models and requested not in models:
+        raise UnknownNameError("model", requested or "", sorted(models), where=name)
     if requested in models:
         collected.files.append(name)
         own = maxtext.model_file(models[requested], folder, name)
         maxtext.collect_maxtext(models[requested], collected, own)
         return "maxtext"
-    if models and requested is None:
-        raise DocumentError(f"{name}: a registry of benchmarks; name one, as {name}:{min(models)}")
-    if models:
-        raise UnknownNameError("model", requested or "", sorted(models), where=name)
     if requested is not None:
         defined = recipes.defined(path, file, requested)
         if defined is None:
@@ -294,34 +295,21 @@ def collect_python(
             collected.leave_open("zero_stage")  # the command names accelerate's file
         return framework
     collected.files.append(name)
-    if framework == "internevo":
-        values = recipes.top(path, file)
-        python_config.collect_internevo(values, collected)
-        report_unused(((p, v, place) for p, (v, place) in values.values.items()), collected)
-        return framework
-    if framework == "nanotron":
-        found = (
-            recipes.top(path, file)
-            if requested is None
-            else recipes.configuration(path, file, requested)
-        )
-        return _collect_python_nanotron(name, found, collected)
-    function, started = None, None
-    if requested is None and framework != "torchtitan":
-        started = recipes.started(path, file)
-    if not names and started is None:
-        function, names = python_config.chosen_function(file, requested)
-    if function is None and names and started is None:
-        listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        why = f"the file has several: {listed}; name one ({name}:{names[0]})"
-        collected.report_unresolved("configuration", why, Place(name, 1))
-        return framework
-    if started is not None:
-        values = started
-    elif function is None:
-        values = recipes.top(path, file)
-    else:
+    values, function = None, requested if requested in file.functions else None
+    if function is None and framework in ("nemo", "megatron-bridge"):
+        values = recipes.started(path, file)
+    if values is None and function is None and framework not in ("internevo", "nanotron"):
+        function, names = (None, names) if names else python_config.chosen_function(file, requested)
+        if function is None and names:
+            listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            why = f"the file has several: {listed}; name one ({name}:{names[0]})"
+            collected.report_unresolved("configuration", why, Place(name, 1))
+            return framework
+    if values is None and function is not None:
         values = recipes.configuration(path, file, function)
+    values = values or recipes.top(path, file)
+    if framework == "nanotron":
+        return _collect_python_nanotron(name, values, collected)
     before = len(collected.placed) + len(collected.unresolved)
     if framework == "torchtitan":
         python_config.collect_python_torchtitan(values, overrides, collected)
@@ -333,6 +321,8 @@ def collect_python(
                     defined = recipes.defined(place, each, name)
                     table = defined[1] if defined is not None else each
                     collect_flavor(table, str(arguments[0]), collected)
+    elif framework == "internevo":
+        python_config.collect_internevo(values, collected)
     else:
         python_config.collect_python_nemo(values, overrides, collected)
     if len(collected.placed) + len(collected.unresolved) == before:

@@ -278,3 +278,26 @@ def test_no_default_for_a_batch_with_an_own_name(tmp_path: Path) -> None:
     run = read(tmp_path, "a.sh", f"{command} {words}\n")
     assert run.micro_batch is None
     assert "micro_batch" not in run.defaults
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "if args.use_deepspeed:\n    start(config=args.deepspeed)\n",
+        "start(config=args.deepspeed if args.use_deepspeed else None)\n",
+    ],
+)
+def test_defaults_behind_a_switch_that_is_off(tmp_path: Path, use: str) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (tmp_path / "train.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--use_deepspeed', action='store_true')\n"
+        "parser.add_argument('--deepspeed', default='ds.json')\n"
+        "parser.add_argument('--gradient_accumulation_steps', type=int, default=4)\n"
+        f"args = parser.parse_args()\nsteps(args.gradient_accumulation_steps)\n{use}"
+    )
+    words = "--model_name_or_path a/b --output_dir c --per_device_train_batch_size 1"
+    command = f"torchrun --nproc_per_node 2 train.py {words}"
+    run = read(tmp_path, "a.sh", command + "\n")
+    assert (run.zero_stage, run.gradient_accumulation) == (None, 4)
+    assert read(tmp_path, "b.sh", command + " --use_deepspeed\n").zero_stage == 2
