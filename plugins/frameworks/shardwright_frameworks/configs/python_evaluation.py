@@ -40,6 +40,7 @@ _MOST_TURNS = 100
 _STARTS = ("pretrain", "finetune", "train")
 # Functions that read a file of values.
 _LOADS = re.compile(r"(^|\.)(yaml\.(safe_|full_)?load|json\.load|OmegaConf\.load|load_yaml)$")
+_PARSES = ("parse_args_into_dataclasses", "parse_yaml_file", "parse_json_file", "parse_dict")
 _VARIABLE = re.compile(r"(os\.)?(environ\.get|getenv)$")
 _NOTHING = object()
 
@@ -55,6 +56,9 @@ class Definitions(Protocol):
 
     def method(self, path: Path, file: PythonFile, name: str) -> Function | None:
         """The function of a class by `Class.method`; None if no file has it."""
+
+    def composed(self, path: Path, folder: str, name: str) -> Any:
+        """The configuration of Hydra in a folder; Open if it is unknown."""
 
     def loaded(self, path: Path, name: str) -> Any:
         """The content of a YAML or JSON file by its name in a program; Open if it is unknown."""
@@ -99,6 +103,7 @@ class Evaluation:
     made         the objects of classes that are not in the files, in their order
     arguments    those given to the program, by name
     environment  the variables exported to it
+    words        the words of its command behind its name
     taken, passed  the parts of branches that a known condition takes, or passes over
     """
 
@@ -106,6 +111,7 @@ class Evaluation:
     made: list[Made] = field(default_factory=list)
     arguments: dict[str, tuple[Any, Place]] = field(default_factory=dict)
     environment: Environment = field(default_factory=dict)
+    words: Sequence[str] = ()
     taken: set[ast.AST] = field(default_factory=set)
     passed: set[ast.AST] = field(default_factory=set)
     steps: int = 0
@@ -122,6 +128,8 @@ class Evaluation:
         node, given = function.node, dict(function.given)
         names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
         given |= dict(zip(names, arguments, strict=False)) | named
+        if names and not given and (composed := self._of_hydra(function)) is not None:
+            given[names[0]] = composed
         frame = _Frame(function.path, function.file, {}, unsure)
         defaults = node.args.defaults
         pairs = list(zip(names[len(names) - len(defaults) :], defaults, strict=True))
@@ -158,6 +166,18 @@ class Evaluation:
                 call=node.name, arguments=list(arguments), open=result.why, place=frame.place(node)
             )
         return result
+
+    def _of_hydra(self, function: Function) -> Any:
+        """The configuration that `@hydra.main(config_path=..., config_name=...)` passes; None for
+        other functions."""
+        for call in function.node.decorator_list:
+            if isinstance(call, ast.Call) and dotted(call.func) in ("hydra.main", "hydra_runner"):
+                frame = _Frame(function.path, function.file, {})
+                given = {each.arg: self._value(each.value, frame) for each in call.keywords}
+                folder, name = given.get("config_path") or ".", given.get("config_name")
+                if isinstance(folder, str) and isinstance(name, str):
+                    return self.definitions.composed(function.path, folder, name)
+        return None
 
     def _run(self, body: Iterable[ast.stmt], frame: _Frame) -> Any:
         for statement in body:
@@ -280,8 +300,8 @@ class Evaluation:
 
     def _Attribute(self, node: ast.Attribute, frame: _Frame) -> Any:
         holder = self._value(node.value, frame)
-        if holder == Named("sys") and node.attr == "argv" and self.arguments:
-            return ["", *(f"--{name}" for name in self.arguments)]
+        if holder == Named("sys") and node.attr == "argv" and self.words:
+            return ["", *self.words]
         if isinstance(holder, Module):
             return self.definitions.value(holder.path, holder.file, node.attr)
         return attribute_of(holder, node.attr, frame.place(node))
@@ -438,8 +458,9 @@ class Evaluation:
                 return BUILTINS[plain](arguments, keywords, place, frame.unsure)
         named = {str(key): value for key, (value, _) in keywords.entries.items()}
         function = self._function(node.func, frame)
-        if isinstance(function, _Method) and function.name == "parse_args_into_dataclasses":
-            return self._parsed(function.holder, frame)
+        if isinstance(function, _Method) and function.name in _PARSES:
+            source = [*arguments, *named.values()]
+            return self._parsed(function.holder, source[0] if source else None, frame)
         if isinstance(function, _Method):
             holder = function.holder
             own = f"{holder.call}.{function.name}" if isinstance(holder, Built) else ""
@@ -484,15 +505,19 @@ class Evaluation:
             self.made.append(Made(result, frame.unsure, module))
         return result
 
-    def _parsed(self, parser: Any, frame: _Frame) -> Any:
-        """The objects of transformers' parser: the classes' defaults and the given arguments."""
+    def _parsed(self, parser: Any, source: Any, frame: _Frame) -> Any:
+        """The objects of transformers' parser: the classes' defaults and the given arguments, or
+        the values of a file."""
+        read = self.definitions.loaded(frame.path, source) if isinstance(source, str) else source
+        if source is not None and not isinstance(read, Built):
+            return Open("the file of the parser is unknown")
+        given = self.arguments if source is None else read.entries
         kinds = parser.arguments[0] if isinstance(parser, Built) and parser.arguments else None
         if not isinstance(kinds, (list, Named)):
             return Open("the parser's classes are unknown")
         return [
             Built(
-                entries=self.definitions.defaults(frame.path, frame.file, kind.name)
-                | self.arguments,
+                entries=self.definitions.defaults(frame.path, frame.file, kind.name) | given,
                 open="an argument without a default in the files",
             )
             if isinstance(kind, Named)

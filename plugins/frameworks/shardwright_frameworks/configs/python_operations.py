@@ -360,6 +360,10 @@ BUILTINS: Mapping[str, Callable[[list[Any], Built, Place, str], Any]] = {
     "range": _plain(lambda *ends: list(range(*ends)) if len(range(*ends)) < 10_000 else None),
     "print": lambda *_: None,
     **{f"math.{each.__name__}": _plain(each) for each in (math.ceil, math.floor, math.prod)},
+    **dict.fromkeys(
+        ("os.path.abspath", "os.path.expanduser", "OmegaConf.to_container"),
+        lambda arguments, *_: arguments[0] if arguments else None,
+    ),
     "cast": lambda arguments, *_: arguments[-1] if arguments else None,
 }
-"""Functions of Python, `math` and `typing.cast`, by name."""
+"""Functions of Python and of modules by name."""

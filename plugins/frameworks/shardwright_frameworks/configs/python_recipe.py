@@ -8,14 +8,17 @@ their modules' names in the folders above; nothing is run.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
 from profiles.errors import DocumentError
-from shardwright_frameworks.configs.interpolation import Open
+from shardwright_frameworks.configs.hydra_defaults import hydra_parts
+from shardwright_frameworks.configs.interpolation import Open, plain_value, resolved
 from shardwright_frameworks.configs.keyed_file import read_keyed
 from shardwright_frameworks.configs.python_evaluation import Evaluation, Made
 from shardwright_frameworks.configs.python_file import ImportedName, PythonFile, read_python
@@ -28,10 +31,12 @@ from shardwright_frameworks.configs.python_values import (
     flattened,
 )
 from shardwright_frameworks.shell.config_folder import ConfigFolder, Environment, read_config_text
-from shardwright_frameworks.shell.text_marks import Place
+from shardwright_frameworks.shell.text_marks import Place, unknown_numbers
 
 _MOST_FILES = 200
 _MOST_IMPORTS = 10
+_WORDS = {"true": True, "false": False, "null": None}
+_HYDRA = re.compile(r"(?<!\S)--config-(name|path)[= ](\S+)")
 # Functions that return a model for a name; callers need only the name.
 _NAMED = ("model_registry",)
 
@@ -41,16 +46,18 @@ class PythonRecipes:
     """The Python files of a source tree.
 
     environment  the variables exported to the program
+    words        the words of its command behind its name
     """
 
     environment: Environment = field(default_factory=dict)
+    words: Sequence[str] = ()
     files: dict[Path, PythonFile | None] = field(default_factory=dict)
     _tops: dict[Path, dict[str, Any]] = field(default_factory=dict)
     _defaults: dict[tuple[Path, str], dict[str, tuple[Any, Place]]] = field(default_factory=dict)
     _evaluation: Evaluation = field(init=False)
 
     def __post_init__(self) -> None:
-        self._evaluation = Evaluation(self, environment=self.environment)
+        self._evaluation = Evaluation(self, environment=self.environment, words=self.words)
 
     def configuration(self, path: Path, file: PythonFile, function: str) -> PythonValues:
         """The values of a function of the file at a path."""
@@ -188,24 +195,42 @@ class PythonRecipes:
     def loaded(self, path: Path, name: str) -> Any:
         """The content of a YAML or JSON file, named from the program's folder or one above it in
         its repository."""
-        folder = ConfigFolder(root=path.parent)
+        return self._content(path, name, ())
+
+    def composed(self, path: Path, folder: str, name: str) -> Any:
+        """The configuration of Hydra in a folder, with the groups and values of the command."""
+        options = dict(_HYDRA.findall(" ".join(self.words)))
+        folder, name = options.get("path", folder), options.get("name", name)
+        ending = "" if name.endswith((".yaml", ".yml")) else ".yaml"
+        return self._content(path, f"{folder}/{name}{ending}", self.words)
+
+    def _content(self, path: Path, named: str, words: Sequence[str]) -> Any:
+        folder, name = ConfigFolder(root=path.parent), re.sub(r"^(\.\./)+", "", normpath(named))
         readable = name.endswith((".yaml", ".yml", ".json"))
         if not readable or folder.text_from_root(name) is None:
             return Open(f"the file {name!r} is not read")
+        given = dict(word.split("=", 1) for word in words if re.match(r"[+~]*[\w.@/]+=", word))
         try:
-            file = read_keyed(name, folder)
+            parts = hydra_parts(read_keyed(name, folder), folder, given).parts
         except DocumentError as error:
             return Open(str(error))
-        whole = Built(place=Place(name, 1))
-        for keys, value in file.values.items():
+        values = {(*p, *k): (v, f.place(k)) for p, f in parts for k, v in f.values.items()}
+        place = Place(name, 1)
+        for key, text in given.items():
+            inside = tuple(key.lstrip("+~").split("."))
+            if unknown_numbers(text):
+                values[inside] = (Open(f"{key} is unknown in the command"), place)
+            elif inside in values or len(inside) > 1:
+                values[inside] = (_WORDS.get(text.lower(), plain_value(text)), place)
+        written = {key: value for key, (value, _) in values.items()}
+        whole = Built(place=place)
+        for keys, (_, at) in values.items():
             part = whole
             for key in keys[:-1]:
-                inner = part.entries.setdefault(
-                    key, (Built(place=file.place(keys)), file.place(keys))
-                )
-                part = inner[0] if isinstance(inner[0], Built) else Built()
+                inner = part.entries.setdefault(key, (Built(place=at), at))[0]
+                part = inner if isinstance(inner, Built) else Built()
             if keys:
-                part.entries.setdefault(keys[-1], (file.open(*keys) or value, file.place(keys)))
+                part.entries[keys[-1]] = (resolved(keys, written, self.environment), at)
         return whole
 
     def _top(self, path: Path, file: PythonFile) -> dict[str, Any]:

@@ -79,10 +79,12 @@ _ABOUTS = {key: about for key, (about, _) in _KEYS.items()}
 # Published weights in few bits, by their names.
 _FEW_BITS = re.compile(r"GPTQ|AWQ|AQLM|HQQ|Int[48]\b|bnb-[48]bit", re.I)
 _NONE = ("null", "none")
-_LENGTHS = (
+LENGTHS = (
     ("max_prompt_length", "max_completion_length"),  # of TRL's learning from own answers
     ("max_prompt_seq_len", "max_answer_seq_len"),  # of DeepSpeed-Chat's
+    ("prompt_max_len", "generate_max_len"),  # of OpenRLHF's
 )
+"""Options of the lengths of prompts and answers."""
 _NAMES = ("model_name_or_path", "base_model", "config_name", "model", "actor_model_name_or_path")
 _ABOUTS |= dict.fromkeys(("torch_dtype", "dtype"), "precision")
 _ABOUTS |= dict.fromkeys(("deepspeed", "fsdp"), "zero_stage") | dict.fromkeys(_NAMES, "model.name")
@@ -211,7 +213,7 @@ def collect_trainer(given: Given, collected: Collected, *, defaults: bool = True
         if (word := dtype_of(value)) not in (None, "fp32"):
             collected.use(option, place)
             collected.set_first("precision", word, place, option)
-    for prompt, answer in _LENGTHS:
+    for prompt, answer in LENGTHS:
         tokens = [degree_of(by_key.get(key, (None,))[0]) for key in (prompt, answer)]
         if tokens[0] and tokens[1]:
             collected.placed.pop("seq_len", None)

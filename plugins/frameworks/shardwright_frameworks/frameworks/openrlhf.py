@@ -17,6 +17,7 @@ from shardwright_frameworks.configs.keyed_values import (
     read_by,
     text_of,
 )
+from shardwright_frameworks.frameworks.hf_trainer import LENGTHS
 from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.imported_run import Value
 from shardwright_frameworks.shell.text_marks import Place
@@ -35,7 +36,8 @@ _KEYS: dict[str, tuple[str, Reader]] = {
     "ds.zero_stage": ("zero_stage", count_of),
     **read_by(
         text_of,
-        {"model.name": "pretrain model.model_name_or_path actor.model_name_or_path"},
+        {"model.name": "pretrain model_name_or_path model.model_name_or_path "
+         "actor.model_name_or_path"},
     ),
     **dict.fromkeys(("param_dtype", "ds.param_dtype"), ("precision", dtype_of)),
     "ds.attn_implementation": ("flash_attention", flash_of),
@@ -68,11 +70,10 @@ def collect_openrlhf(options: Options, collected: Collected, program: str, place
         report_objective(word[1], program, place, collected)
     options.collect_flags(collected, _FLAGS)
     options.collect_words(collected, _KEYS)
-    lengths = [options.last(key) for key in ("prompt_max_len", "generate_max_len")]
-    tokens = [options.number(key) for key in ("prompt_max_len", "generate_max_len")]
-    if lengths[1] is not None and tokens[0] and tokens[1]:
-        name = "prompt_max_len + generate_max_len"
-        collected.set("seq_len", tokens[0] + tokens[1], lengths[1].place, name)
+    for prompt, answer in LENGTHS:
+        tokens, last = [options.number(key) for key in (prompt, answer)], options.last(answer)
+        if last is not None and tokens[0] and tokens[1]:
+            collected.set("seq_len", tokens[0] + tokens[1], last.place, f"{prompt} + {answer}")
     for option in options.of("train.dynamic_batch_enable", "use_dynamic_batch"):
         why = "micro-batches are filled up to a number of tokens"
         collected.leave_open("micro_batch", option.name, why, option.place)

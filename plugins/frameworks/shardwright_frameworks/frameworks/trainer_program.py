@@ -18,6 +18,8 @@ from shardwright_frameworks.frameworks.objectives import report_objective
 from shardwright_frameworks.shell.text_marks import Place
 
 _CONFIG = re.compile(r"(?:TrainingArguments|(SFT|DPO|GRPO|KTO|ORPO|CPO|RLOO|PPO|Reward)Config)$")
+OF_TRL = re.compile(r"\b(SFT|DPO|GRPO|KTO|ORPO|CPO|RLOO|PPO|Reward)Config\b")
+"""Pattern of TRL's classes of arguments."""
 _OF = re.compile(r"(transformers|trl|unsloth)?(\.|$)")  # not a program's own classes
 _MODEL = re.compile(r"(LM|Model\w*|Classification)\.from_pretrained$")
 _ADAPTERS = re.compile(r"(LoraConfig|\.get_peft_model)$")

@@ -202,12 +202,26 @@ class LaunchSource:
             arguments[key] = (read if number is None else number, options.place((key,)))
         return arguments
 
+    def _parsed_as(self, name: str) -> str:
+        """`transformers` for the file that is the only argument of a program with its parser."""
+        text = self.folder.text(self.program_file or "") or ""
+        alone = [self.find(word) for word in self._words] == [name]
+        if not alone or re.search(r"\b(HfArgumentParser|TrlParser)\b", text) is None:
+            return ""
+        if trainer_program.OF_TRL.search(text):  # whose defaults differ
+            self.collected.open_keys |= {"precision", "recompute"}
+        return "transformers"
+
+    @property
+    def _words(self) -> list[str]:
+        return [word.plain for word in self.launch.arguments]
+
     def defaults_of_program(self) -> tuple[hf_trainer.Given, bool, list[Made]]:
         """The defaults that the program has for options that are not given, whether it parses them
         by `argparse`, and the objects that it makes."""
         try:
             made, defaults, unread = objects_of_program(
-                self.program_file or "", self.folder, self._arguments
+                self.program_file or "", self.folder, self._arguments, self._words
             )
         except DocumentError:
             return [], False, []
@@ -216,15 +230,18 @@ class LaunchSource:
 
     @property
     def program_file(self) -> str | None:
-        """The program's file; `-m` names a module."""
+        """The program's file; `-m` names a module, of the folder or its `src`."""
         name = self.launch.program
-        return self.find(name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
+        if not name.endswith(".py"):
+            name = f"{name.replace('.', '/')}.py"
+            return self.find(name) or self.find(f"src/{name}")
+        return self.find(name)
 
     def collect_program(self, name: str, overrides: nemo.Values) -> str | None:
         """Collect a program of the folder that sets up the Trainer itself, with its options."""
         try:
             framework = collect_program(
-                name, self.folder, self.collected, self._arguments, overrides
+                name, self.folder, self.collected, self._arguments, overrides, self._words
             )
         except DocumentError:
             return None
@@ -253,7 +270,9 @@ class LaunchSource:
                     )
                 else:
                     of_file = Collected()
-                    placed = collect_keyed(name, self.folder, of_file, self.chosen, overrides)
+                    placed = collect_keyed(
+                        name, self.folder, of_file, self.chosen, overrides, self._parsed_as(name)
+                    )
                     if placed == "deepspeed":
                         collected.open_keys -= of_file.placed.keys()
                         collected.take(of_file)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,11 +54,13 @@ def collect_keyed(
     collected: Collected,
     chosen: Mapping[str, str] | None = None,
     overrides: nemo.Values | None = None,
+    otherwise: str = "",
 ) -> str | None:
     """Collect the values of a keyed file and of the files that it names.
 
     chosen     options of Hydra's groups by the command line
     overrides  values by the command line
+    otherwise  the framework whose keys a file has that is of none; "" for none
     """
     if folder.text(name) is None:
         return None
@@ -84,6 +86,7 @@ def collect_keyed(
         combines = True
         if framework is not None and not framework.inherits:
             source.file = whole
+    framework = framework or FRAMEWORKS.get(otherwise)
     if framework is None:
         return None
     if framework.overridden:
@@ -166,12 +169,15 @@ def read_python_config(
 
 
 def objects_of_program(
-    name: str, folder: ConfigFolder, arguments: dict[str, tuple[Any, Place]]
+    name: str,
+    folder: ConfigFolder,
+    arguments: dict[str, tuple[Any, Place]],
+    words: Sequence[str] = (),
 ) -> tuple[list[Made], trainer_program.Defaults, set[str]]:
     """The objects that a program makes, given its arguments, the entries of its classes, and the
     names of options without effect."""
     path, file = folder.path_of(name), read_python(name, folder.text(name) or "")
-    recipes = PythonRecipes(folder.environment)
+    recipes = PythonRecipes(folder.environment, words)
     made = recipes.made(path, file, arguments)
     if any(each.startswith("olmo_core") for each in file.modules):
         # Its own functions build the parts, of values that they have in common.
@@ -188,10 +194,11 @@ def collect_program(
     collected: Collected,
     arguments: dict[str, tuple[Any, Place]],
     overrides: nemo.Values | None = None,
+    words: Sequence[str] = (),
 ) -> str | None:
     """Collect a program that sets up the Trainer or OLMo-core itself, given its arguments and
     overrides; None for others."""
-    made, *_ = objects_of_program(name, folder, arguments)
+    made, *_ = objects_of_program(name, folder, arguments, words)
     if olmo_core.makes_training(made):
         collected.files.append(name)
         return olmo_core.collect_olmo_core(made, overrides or {}, collected)

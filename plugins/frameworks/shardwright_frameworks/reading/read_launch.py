@@ -81,6 +81,9 @@ def read_launch(
     if seen and launch.program == "llamafactory-cli" and not own:  # a rank for each
         about = "devices_per_node" if "NNODES" in variables else "devices"
         collected.set(about, seen[0], seen[2], seen[1])
+    alone = seen and seen[0] == 1 and not launch.is_distributed
+    if seen and alone and collected.get("framework") == "transformers":
+        collected.set("devices", 1, seen[2], seen[1], over=False)
     collect_devices_of_variables(variables, collected)
     _finish(reading, folder, collected, variables, script)
     return collected

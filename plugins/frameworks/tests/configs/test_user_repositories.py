@@ -301,3 +301,61 @@ def test_defaults_behind_a_switch_that_is_off(tmp_path: Path, use: str) -> None:
     run = read(tmp_path, "a.sh", command + "\n")
     assert (run.zero_stage, run.gradient_accumulation) == (None, 4)
     assert read(tmp_path, "b.sh", command + " --use_deepspeed\n").zero_stage == 2
+
+
+HYDRA = (
+    "import hydra\nfrom trl import SFTConfig, SFTTrainer\n\n"
+    "@hydra.main(version_base=None, config_path='conf', config_name='train')\n"
+    "def main(cfg):\n    args = SFTConfig(per_device_train_batch_size=cfg.batch, "
+    "max_length=cfg.data.length)\n    SFTTrainer(args=args).train()\n\n"
+    "if __name__ == '__main__':\n    main()\n"
+)
+
+
+def test_a_program_that_takes_its_values_from_hydra(tmp_path: Path) -> None:
+    (tmp_path / "conf" / "data").mkdir(parents=True)
+    (tmp_path / "train.py").write_text(HYDRA)
+    (tmp_path / "conf" / "train.yaml").write_text("defaults: [data: short, _self_]\nbatch: 2\n")
+    (tmp_path / "conf" / "other.yaml").write_text("defaults: [data: long]\nbatch: 16\n")
+    for name, length in (("short", 512), ("long", 4096)):
+        (tmp_path / "conf" / "data" / f"{name}.yaml").write_text(f"length: {length}\n")
+    command = "torchrun --nproc_per_node 4 train.py"
+    run = read(tmp_path, "a.sh", f"{command}\n")
+    assert (run.micro_batch, run.seq_len) == (2, 512)
+    run = read(tmp_path, "b.sh", f"{command} data=long batch=8\n")
+    assert (run.micro_batch, run.seq_len) == (8, 4096)
+    run = read(tmp_path, "c.sh", f"{command} --config-name other\n")
+    assert (run.micro_batch, run.seq_len) == (16, 4096)
+    run = read(tmp_path, "d.sh", f"{command} batch=$X\n")
+    assert (run.micro_batch, "micro_batch" in run.defaults) == (None, False)
+    assert run.unresolved
+
+
+@pytest.mark.parametrize("start", ["train.py", "-m own.train"])
+def test_a_file_that_is_the_only_argument_of_a_parser(tmp_path: Path, start: str) -> None:
+    path = tmp_path / ("src/own/train.py" if start.startswith("-m") else start)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        "import sys\nfrom dataclasses import dataclass\n"
+        "from transformers import HfArgumentParser, TrainingArguments\n\n"
+        "def main():\n    parser = HfArgumentParser((TrainingArguments,))\n"
+        "    (args,) = parser.parse_yaml_file(yaml_file=sys.argv[1])\n    start(args)\n"
+    )
+    (tmp_path / "own.yaml").write_text("per_device_train_batch_size: 3\nbf16: true\n")
+    run = read(tmp_path, "a.sh", f"torchrun --nproc_per_node 2 {start} own.yaml\n")
+    assert (run.framework, run.micro_batch, run.precision) == ("transformers", 3, "bf16")
+
+
+def test_one_visible_device_of_a_program_without_a_launcher(tmp_path: Path) -> None:
+    words = "--model_name_or_path a/b --output_dir c --per_device_train_batch_size 1"
+    command = f"train.py {words} --learning_rate 1e-5 --save_steps 9\n"
+    run = read(tmp_path, "a.sh", f"CUDA_VISIBLE_DEVICES=0 python {command}")
+    assert (run.devices, run.dp) == (1, 1)
+    assert read(tmp_path, "b.sh", f"CUDA_VISIBLE_DEVICES=0,1 python {command}").devices is None
+
+
+def test_model_and_lengths_of_openrlhf_with_other_names(tmp_path: Path) -> None:
+    words = "--model_name_or_path Qwen/Qwen3-8B --max_prompt_length 512 --max_completion_length 1024"
+    command = "deepspeed --num_gpus 2 --module openrlhf.cli.train_ppo"
+    run = read(tmp_path, "a.sh", f"{command} --micro_train_batch_size 1 {words}\n")
+    assert (run.model.num_layers, run.seq_len) == (36, 1536)
