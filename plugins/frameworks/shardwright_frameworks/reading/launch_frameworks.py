@@ -398,10 +398,13 @@ def _collect_recipe(source: LaunchSource) -> str:
 
 
 def _report_objective(source: LaunchSource) -> None:
-    """Report the objective in the name of TRL's program (`grpo.py`), or after `trl`."""
+    """Report the objective in the name of TRL's program (`grpo.py`), or after `trl`; its classes
+    have other defaults than the Trainer's."""
     launch, program = source.launch, source.program
-    if program.partition(".")[0] == "trl":
+    is_trl = program.partition(".")[0] == "trl"
+    if is_trl or trainer_program.OF_TRL.search(source.text):
         source.collected.open_keys |= {"precision", "recompute"} - source.collected.placed.keys()
+    if is_trl:
         program += "." + launch.arguments[0].plain if launch.arguments else ""
     if (found := _OBJECTIVE.search(program)) is not None:
         report_objective(found[1], launch.program, launch.place, source.collected)
@@ -440,12 +443,13 @@ def _collect_others(source: LaunchSource) -> str | None:
         source.collected.set("devices", sum(counts), learners.place, learners.name)
     is_trainer = hf_trainer.is_trainer(keys)
     of_trainer = hf_trainer.has_trainers_defaults(keys, source.program)
-    if is_trainer or framework in ("transformers", "llama-factory", "axolotl"):
+    of_file = framework in ("transformers", "llama-factory", "axolotl")
+    if is_trainer or of_file:
         _report_objective(source)
     by_program = None
     if program is not None and framework in (None, "accelerate", "deepspeed"):
         by_program = source.collect_program(program, overrides)
-    if framework in ("llama-factory", "axolotl"):
+    if of_file:
         given = hf_trainer.given_by_options(options, source.collected)
         pairs = [(path[0], *each, path[0]) for path, each in source.hydra.items()]
         with source.collected.overriding_files():
@@ -455,6 +459,12 @@ def _collect_others(source: LaunchSource) -> str | None:
             named = hf_trainer.collect_trainer([*given, *pairs], source.collected, defaults=False)
         if named:
             source.collect_deepspeed(named)
+        if framework == "transformers":
+            own, _, made = source.defaults_of_program()
+            decided = source.collected.placed.keys() | source.collected.open_keys
+            own = [each for each in own if hf_trainer.field_of(each[0]) not in decided]
+            hf_trainer.collect_trainer(own, source.collected, defaults=False)
+            trainer_program.collect_objects(made, source.collected)
     elif by_program is None and (is_trainer or {"deepspeed", "deepspeed_config"} & keys):
         given = hf_trainer.given_by_options(options, source.collected)
         own, is_own, made = source.defaults_of_program()

@@ -158,7 +158,7 @@ class LaunchSource:
         """The configuration in `@hydra.main(config_path="conf", config_name="train")` of the
         program, and its folder; "" for other programs."""
         name = self.program_file or ""
-        found = _HYDRA.search(self.folder.text(name) or "")
+        found = _HYDRA.search(self.text)
         given = dict(_KEYWORD.findall(found[1])) if found is not None else {}
         near = posixpath.join(posixpath.dirname(name), given.get("config_path", ""))
         return given.get("config_name", ""), posixpath.normpath(near)
@@ -204,13 +204,14 @@ class LaunchSource:
 
     def _parsed_as(self, name: str) -> str:
         """`transformers` for the file that is the only argument of a program with its parser."""
-        text = self.folder.text(self.program_file or "") or ""
         alone = [self.find(word) for word in self._words] == [name]
-        if not alone or re.search(r"\b(HfArgumentParser|TrlParser)\b", text) is None:
-            return ""
-        if trainer_program.OF_TRL.search(text):  # whose defaults differ
-            self.collected.open_keys |= {"precision", "recompute"}
-        return "transformers"
+        parses = alone and re.search(r"\b(HfArgumentParser|TrlParser)\b", self.text)
+        return "transformers" if parses else ""
+
+    @property
+    def text(self) -> str:
+        """The program's text."""
+        return self.folder.text(self.program_file or "") or ""
 
     @property
     def _words(self) -> list[str]:

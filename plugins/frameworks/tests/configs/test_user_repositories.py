@@ -355,7 +355,30 @@ def test_one_visible_device_of_a_program_without_a_launcher(tmp_path: Path) -> N
 
 
 def test_model_and_lengths_of_openrlhf_with_other_names(tmp_path: Path) -> None:
-    words = "--model_name_or_path Qwen/Qwen3-8B --max_prompt_length 512 --max_completion_length 1024"
+    words = (
+        "--model_name_or_path Qwen/Qwen3-8B --max_prompt_length 512 --max_completion_length 1024"
+    )
     command = "deepspeed --num_gpus 2 --module openrlhf.cli.train_ppo"
     run = read(tmp_path, "a.sh", f"{command} --micro_train_batch_size 1 {words}\n")
     assert (run.model.num_layers, run.seq_len) == (36, 1536)
+
+
+def test_a_command_overrides_the_file_of_a_parser(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from dataclasses import dataclass\nfrom trl import SFTConfig, SFTTrainer, TrlParser\n\n"
+        "@dataclass\nclass Own:\n    max_seq_length: int = 512\n    optim: str = 'lion'\n\n"
+        "own, args = TrlParser((Own, SFTConfig)).parse_args_and_config()\n"
+        "SFTTrainer(args=args).train()\n"
+    )
+    (tmp_path / "own.yaml").write_text(
+        "model_name_or_path: a/b\nper_device_train_batch_size: 5\n"
+        "gradient_accumulation_steps: 2\nmax_seq_length: 3000\n"
+    )
+    command = "accelerate launch --num_processes 4 own.py --config own.yaml"
+    run = read(tmp_path, "a.sh", f"{command} --per_device_train_batch_size 1\n")
+    assert (run.micro_batch, run.gradient_accumulation, run.global_batch) == (1, 2, 8)
+    assert (run.seq_len, run.optimizer) == (3000, "lion")
+    assert not {"precision", "recompute"} & run.defaults.keys()  # of TRL's versions
+    run = read(tmp_path, "b.sh", f"{command} --per_device_train_batch_size $X\n")
+    assert (run.micro_batch, run.global_batch) == (None, None)
+    assert "micro_batch" not in run.defaults
