@@ -155,6 +155,7 @@ def hyphens_replaced(file: KeyedFile) -> KeyedFile:
         file,
         values={key(path): value for path, value in file.values.items()},
         lines={key(path): line for path, line in file.lines.items()},
+        places={key(path): place for path, place in file.places.items()},
     )
 
 

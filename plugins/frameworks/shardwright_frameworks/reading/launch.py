@@ -144,7 +144,9 @@ def launch_of(command: Command, unknowns: Sequence[UnknownValue]) -> Launch | No
                 continue
             program, behind = module, at + 2
             break
-        if re.search(r"\.py$", text) and not text.startswith("-"):
+        if base == "deepy.py":  # GPT-NeoX's
+            names.append(base)
+        elif re.search(r"\.py$", text) and not text.startswith("-"):
             program, behind = text, at + 1
             break
         if "tune" in names and is_recipe(text):

@@ -35,7 +35,7 @@ from shardwright_frameworks.frameworks.objectives import NOT_COUNTED, report_obj
 from shardwright_frameworks.reading.consistency import collect_devices_of_variables, visible_devices
 from shardwright_frameworks.reading.keyed_frameworks import FRAMEWORKS, KeyedSource
 from shardwright_frameworks.reading.launch_source import FILE, LaunchSource, missing_file
-from shardwright_frameworks.reading.read_file import collect_python
+from shardwright_frameworks.reading.read_file import collect_keyed, collect_python
 from shardwright_frameworks.shell.script import starts_primus
 
 # `swift`, `megatron`, and the files that they start.
@@ -356,6 +356,26 @@ def _collect_nemo(source: LaunchSource) -> str:
     return "megatron-bridge" if recipe or "recipe" in launch.program else "nemo"
 
 
+def _collect_neox(source: LaunchSource) -> str:
+    """Collect the files of GPT-NeoX's launcher, which are one configuration (deepy.py)."""
+    at, found = source.options.file("d", "conf_dir") or "", list[str]()
+    words = source.launch.arguments
+    for before, word in zip((None, *words), words, strict=False):
+        if not word.plain.startswith("-") and not (before and before.plain.startswith("-")):
+            ending = "" if word.plain.endswith((".yml", ".yaml", ".json")) else ".yml"
+            name = source.find(f"{at}/{word.plain}{ending}".lstrip("/"))
+            if name is None:
+                why = "a file that the command names is not in the folder"
+                source.report_missing("conf_file", why, word.place)
+            else:
+                found.append(name)
+    if found:
+        collect_keyed(
+            found[0], source.folder, source.collected, otherwise="gpt-neox", others=found[1:]
+        )
+    return "gpt-neox"
+
+
 def _is_recipe(source: LaunchSource) -> bool:
     own = source.program.endswith(
         ("run_recipe.py", "launch_with_nemo_run.py", "setup_experiment.py")
@@ -526,6 +546,7 @@ LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
     (lambda each: nemo_rl.is_program(each.program), _collect_nemo_rl),
     (_is_recipe, _collect_recipe),
     (_is_nemo, _collect_nemo),
+    (lambda each: "deepy.py" in each.launch.words, _collect_neox),
     (lambda each: True, _collect_others),
 )
 """(recognizer, reader) per program; the first row that recognizes a command reads it."""

@@ -55,16 +55,24 @@ def collect_keyed(
     chosen: Mapping[str, str] | None = None,
     overrides: nemo.Values | None = None,
     otherwise: str = "",
+    others: Sequence[str] = (),
 ) -> str | None:
     """Collect the values of a keyed file and of the files that it names.
 
     chosen     options of Hydra's groups by the command line
     overrides  values by the command line
     otherwise  the framework whose keys a file has that is of none; "" for none
+    others     further files of the same configuration
     """
     if folder.text(name) is None:
         return None
     file = read_keyed(name, folder)
+    if others:
+        parts = tuple(((), read_keyed(each, folder)) for each in (name, *others))
+        file = combined_file(
+            KeyedSource(file=file, folder=folder, collected=collected, parts=parts)
+        )
+        collected.files += others
     if file.get("experiment", "task", "type") not in (None, "train"):  # of FlagScale
         return None
     gpus = ("compute", "gpus")  # of a job of MosaicML's launcher, with a configuration in a section

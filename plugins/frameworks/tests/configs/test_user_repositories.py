@@ -382,3 +382,22 @@ def test_a_command_overrides_the_file_of_a_parser(tmp_path: Path) -> None:
     run = read(tmp_path, "b.sh", f"{command} --per_device_train_batch_size $X\n")
     assert (run.micro_batch, run.global_batch) == (None, None)
     assert "micro_batch" not in run.defaults
+
+
+@pytest.mark.parametrize(
+    "words", ["--save x -d configs model.yml own", "configs/model.yml configs/own.yml"]
+)
+def test_the_files_of_a_command_of_neox_are_one_configuration(tmp_path: Path, words: str) -> None:
+    (tmp_path / "configs").mkdir()
+    model = "pipe-parallel-size: 2\nmodel-parallel-size: 2\nnum-layers: 12\n"
+    (tmp_path / "configs" / "model.yml").write_text(model)
+    (tmp_path / "configs" / "own.yml").write_text("seq-length: 2048\ngas: 4\n")
+    run = read(tmp_path, "a.sh", f"python ./deepy.py train.py {words}\n")
+    assert (run.tp, run.pp, run.model.num_layers) == (2, 2, 12)
+    assert (run.seq_len, run.gradient_accumulation) == (2048, 4)
+    assert run.options["seq_len"] == "seq_length (configs/own.yml:1)"
+    run = read(tmp_path, "b.sh", f"python ./deepy.py train.py {words} --hostfile own/hosts\n")
+    assert run.tp == 2
+    run = read(tmp_path, "c.sh", f"python ./deepy.py train.py {words} other.yml\n")
+    assert run.unresolved
+    assert "cp" not in run.defaults
