@@ -51,7 +51,9 @@ _TPU = re.compile(r"(v4|v5p|v5e|v5litepod|v6e|tpu7x)-(\d+(?:x\d+)*)")
 # The catalog's names of them, where they are not `tpu-` and the word.
 _TPU_NAMES = {"v5litepod": "tpu-v5e", "tpu7x": "tpu-v7x"}
 _TRAINS = re.compile(
-    r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main|benchmark_runner", re.I
+    r"train|finetune|fine_tune|sft|run_clm|run_mlm|recipe|experiment|main|benchmark_runner|"
+    r"(^|[/_.])(dpo|grpo|kto|orpo|ppo|rloo)([_.]|$)",
+    re.I,
 )
 _NOT = re.compile(
     r"preprocess|convert|conversion|tokeniz|eval|infer|generat|download|prepare|merge|export|serve|"

@@ -307,6 +307,14 @@ def _collect_megatron(source: LaunchSource) -> str:
     return "megatron-deepspeed" if deepspeed or config else "megatron-lm"
 
 
+def _is_nemo_rl(source: LaunchSource) -> bool:
+    """Whether Ray starts its driver, which names no launcher of ranks; other frameworks have
+    programs of the same names."""
+    ranks = {"accelerate", "torchrun", "deepspeed"} & {*source.launch.words}
+    own = "nemo_rl" in source.text or not (source.text or hf_trainer.is_trainer(source.keys))
+    return nemo_rl.is_program(source.program) and own and not ranks
+
+
 def _collect_nemo_rl(source: LaunchSource) -> str:
     launch, named = source.launch, source.named
     source.collected.forget_ranks()
@@ -543,7 +551,7 @@ LAUNCHES: tuple[tuple[Recognizes, Collect], ...] = (
     (lambda each: slime.is_slime(each.options), _read_by(slime.collect_slime, "slime")),
     (lambda each: starts_primus(each.program, each.launch.command.environment), _collect_primus),
     (_is_megatron, _collect_megatron),
-    (lambda each: nemo_rl.is_program(each.program), _collect_nemo_rl),
+    (_is_nemo_rl, _collect_nemo_rl),
     (_is_recipe, _collect_recipe),
     (_is_nemo, _collect_nemo),
     (lambda each: "deepy.py" in each.launch.words, _collect_neox),

@@ -401,3 +401,21 @@ def test_the_files_of_a_command_of_neox_are_one_configuration(tmp_path: Path, wo
     run = read(tmp_path, "c.sh", f"python ./deepy.py train.py {words} other.yml\n")
     assert run.unresolved
     assert "cp" not in run.defaults
+
+
+def test_programs_of_the_trainer_with_the_names_of_nemo_rls(tmp_path: Path) -> None:
+    words = "--per_device_train_batch_size 3 --gradient_accumulation_steps=4"
+    (tmp_path / "own.yaml").write_text(
+        "model_name_or_path: a/b\nper_device_train_batch_size: 5\noutput_dir: x\n"
+        "gradient_accumulation_steps: 2\nlearning_rate: 1.0e-5\n"
+    )
+    command = f"accelerate launch --num_processes 8 scripts/run_sft.py own.yaml {words}"
+    run = read(tmp_path, "a.sh", f"{command}\n")
+    assert (run.framework, run.devices) == ("transformers", 8)
+    assert (run.micro_batch, run.gradient_accumulation) == (3, 4)
+    (tmp_path / "run_dpo.py").write_text(
+        "from trl import DPOConfig, TrlParser\n"
+        "args = TrlParser(DPOConfig).parse_args_and_config()\n"
+    )
+    run = read(tmp_path, "b.sh", f"python run_dpo.py --config own.yaml {words}\n")
+    assert (run.framework, run.micro_batch, run.gradient_accumulation) == ("transformers", 3, 4)
