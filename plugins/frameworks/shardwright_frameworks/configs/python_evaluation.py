@@ -196,7 +196,8 @@ class Evaluation:
                 return result
             frame.returned.append(result)
         elif isinstance(node, ast.Expr):
-            called = dotted(node.value.func) if isinstance(node.value, ast.Call) else ""
+            function = node.value.func if isinstance(node.value, ast.Call) else None
+            called = function.id if isinstance(function, ast.Name) else ""
             if called not in _STARTS or called in frame.file.functions:
                 self._value(node.value, frame)
         elif isinstance(node, ast.Assign):

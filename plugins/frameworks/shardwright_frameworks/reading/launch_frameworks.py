@@ -385,12 +385,11 @@ def _collect_neox(source: LaunchSource) -> str:
 
 
 def _is_recipe(source: LaunchSource) -> bool:
-    own = source.program.endswith(
-        ("run_recipe.py", "launch_with_nemo_run.py", "setup_experiment.py")
-    )
-    return (own and bool({"recipe", "model"} & source.keys)) or bool(
-        {"tp", "pp", "ng", "model_recipe_name"} & source.keys
-    )
+    own = ("run_recipe.py", "launch_with_nemo_run.py", "setup_experiment.py")
+    by_program = source.program.endswith(own) and {"recipe", "model"} & source.keys
+    others = source.text and not re.search("nemo|megatron", source.text)  # with such options
+    by_keys = {"tp", "pp", "ng", "model_recipe_name"} & source.keys
+    return bool(by_program or (by_keys and not others))
 
 
 def _collect_recipe(source: LaunchSource) -> str:

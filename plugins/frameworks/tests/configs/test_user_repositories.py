@@ -419,3 +419,20 @@ def test_programs_of_the_trainer_with_the_names_of_nemo_rls(tmp_path: Path) -> N
     )
     run = read(tmp_path, "b.sh", f"python run_dpo.py --config own.yaml {words}\n")
     assert (run.framework, run.micro_batch, run.gradient_accumulation) == ("transformers", 3, 4)
+
+
+def test_an_own_program_with_the_options_of_nemos_scripts(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nrun(torch)\n")
+    with pytest.raises(DocumentError, match=r"it starts train\.py"):
+        read(tmp_path, "a.sh", "torchrun --nproc_per_node 8 train.py --tp 2 --pp 2 --layers 4\n")
+
+
+def test_a_program_that_starts_the_trainer_that_it_makes(tmp_path: Path) -> None:
+    text = (
+        "from transformers import Trainer, TrainingArguments\n\ndef arguments(**others):\n"
+        "    base = dict(per_device_train_batch_size=2, bf16=True)\n    base.update(others)\n"
+        "    return TrainingArguments(output_dir='o', **base)\n\n"
+        "Trainer(args=arguments(gradient_accumulation_steps=8)).train()\n"
+    )
+    run = read(tmp_path, "a.py", text)
+    assert (run.micro_batch, run.gradient_accumulation, run.precision) == (2, 8, "bf16")
