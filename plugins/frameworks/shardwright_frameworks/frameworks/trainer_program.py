@@ -27,6 +27,7 @@ _RECOMPUTES = (
     "gradient_checkpointing_enable",
     "prepare_model_for_kbit_training",
     "prepare_model_for_int8_training",
+    "Model.get_peft_model",  # Unsloth's
 )
 _MODEL_KEYS = (
     "torch_dtype",
@@ -119,7 +120,7 @@ def collect_objects(made: Sequence[Made], collected: Collected) -> None:
                 ("lora_r", value, at, option) for _, value, at, option in _given(each, ("r",))
             ]
             unsure = unsure or ("" if adapts else "the use of these adapters is not found")
-        elif each.call.endswith(_RECOMPUTES):
+        if each.call.endswith(_RECOMPUTES):
             off = each.entries.get("use_gradient_checkpointing", (True,))[0] is False
             found += [("gradient_checkpointing", True, each.place, each.call)] * (not off)
         given += [(key, Open(unsure) if unsure else v, at, o) for key, v, at, o in found]

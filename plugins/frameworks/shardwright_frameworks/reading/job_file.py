@@ -31,8 +31,10 @@ def script_of_job(file: KeyedFile) -> tuple[str, int] | None:
 def _command(file: KeyedFile, starts: re.Pattern[str]) -> tuple[str, int] | None:
     for path, value in file.values.items():
         text = None
-        if isinstance(value, list) and all(isinstance(one, (str, int, float)) for one in value):
-            words = [str(one) for one in value]
+        rest = file.values.get((*path[:-1], "args")) if path[-1:] == ("command",) else None
+        listed = [*value, *(rest if isinstance(rest, list) else ())] if type(value) is list else []
+        if listed and all(isinstance(one, (str, int, float)) for one in listed):
+            words = [str(one) for one in listed]
             shell = next((n for n, word in enumerate(words) if word in _SHELL_FLAGS), None)
             text = words[shell + 1] if shell is not None and shell + 1 < len(words) else None
             if text is None:

@@ -436,3 +436,26 @@ def test_a_program_that_starts_the_trainer_that_it_makes(tmp_path: Path) -> None
     )
     run = read(tmp_path, "a.py", text)
     assert (run.micro_batch, run.gradient_accumulation, run.precision) == (2, 8, "bf16")
+
+
+def test_words_of_a_job_behind_its_command(tmp_path: Path) -> None:
+    text = (
+        "kind: Job\nspec:\n  containers:\n  - command: [torchrun, --nproc_per_node=8]\n"
+        "    args: [pretrain_gpt.py, --num-layers, 4, --hidden-size, 64, --num-attention-heads, 4, "
+        "--tensor-model-parallel-size, 2]\n"
+    )
+    run = read(tmp_path, "a.yaml", text)
+    assert (run.devices, run.tp, run.model.num_layers) == (8, 2, 4)
+
+
+@pytest.mark.parametrize(("word", "recompute"), [("", "full"), (", NAME=False", None)])
+def test_recomputation_of_unsloth(tmp_path: Path, word: str, recompute: str | None) -> None:
+    word = word.replace("NAME", "use_gradient_checkpointing")
+    text = (
+        "from unsloth import FastLanguageModel\nfrom trl import SFTConfig, SFTTrainer\n"
+        "model, _ = FastLanguageModel.from_pretrained('a/b')\n"
+        f"model = FastLanguageModel.get_peft_model(model, r=16{word})\n"
+        "SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2)).train()\n"
+    )
+    run = read(tmp_path, "a.py", text)
+    assert (run.recompute, run.model.lora_rank) == (recompute, 16)
