@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, whole
-from shardwright_frameworks.configs.hydra_defaults import BUILT_IN, hydra_parts
+from shardwright_frameworks.configs.hydra_defaults import BUILT_IN
 from shardwright_frameworks.configs.interpolation import Open
 from shardwright_frameworks.configs.keyed_file import read_keyed
 from shardwright_frameworks.configs.known_options import is_known
@@ -236,11 +236,7 @@ def _collect_verl(source: LaunchSource) -> str:
             source.report_missing("config", f"{config!r} is not in the folder")
     named = [each for each in source.named if config and Path(each).stem == Path(config).stem]
     for name in named[:1] or ([own] if own is not None else []):
-        read = hydra_parts(read_keyed(name, source.folder), source.folder, source.chosen)
-        source.collected.files += [part.name for _, part in read.parts]
-        for why in read.missing:
-            source.report_missing("--config-name", why)
-        base = nemo.values_of_files(read.parts)
+        base = source.values_of_file(name)
     environment = source.folder.environment
     verl.collect_verl(source.hydra, source.program, config, source.collected, base, environment)
     return "verl"
@@ -350,14 +346,10 @@ def _collect_nemo(source: LaunchSource) -> str:
         source.report_missing("training", why, place)
     source.report_missing_config()
     for name in source.named:
-        collected.files.append(name)
         if name.endswith((".yaml", ".yml")):
-            file = read_keyed(name, folder)
-            read = hydra_parts(file, folder, source.chosen)
-            collected.files += [part.name for _, part in read.parts if part.name != name]
-            for why in read.missing:
-                source.report_missing("defaults", why, file.place(("defaults",)))
-            given.append(nemo.values_of_files(read.parts))
+            given.append(source.values_of_file(name))
+        else:
+            collected.files.append(name)
     overrides = [*given, hydra]
     nemo.collect_nemo(overrides, collected, folder.environment)
     recipe = any(path[0] == "train" for path in hydra if len(path) > 1)

@@ -14,8 +14,9 @@ from typing import Any
 from profiles.errors import DocumentError, UnknownNameError
 from shardwright_frameworks.configs.collected import Collected
 from shardwright_frameworks.configs.command_options import Options, read_options, whole
+from shardwright_frameworks.configs.hydra_defaults import hydra_parts
 from shardwright_frameworks.configs.interpolation import Key, Open
-from shardwright_frameworks.configs.keyed_file import KeyedFile
+from shardwright_frameworks.configs.keyed_file import KeyedFile, read_keyed
 from shardwright_frameworks.configs.python_evaluation import Made
 from shardwright_frameworks.frameworks import accelerate, hf_trainer, maxtext, nemo, trainer_program
 from shardwright_frameworks.reading.consistency import Variables
@@ -253,6 +254,15 @@ class LaunchSource:
             with self.collected.overriding_files():
                 self.collected.take(others)
         return framework
+
+    def values_of_file(self, name: str) -> nemo.Values:
+        """The values of a file and of those in its `defaults`, which all count as read."""
+        file = read_keyed(name, self.folder)
+        read = hydra_parts(file, self.folder, self.chosen)
+        self.collected.files += [part.name for _, part in read.parts]
+        for why in read.missing:
+            self.report_missing("defaults", why, file.place(("defaults",)))
+        return nemo.values_of_files(read.parts)
 
     def collect_deepspeed(self, named: str, place: Place | None = None) -> None:
         """Collects DeepSpeed's file."""
