@@ -6,6 +6,7 @@ Imports typer and rich only; shardwright/commands/NAME.py is imported when NAME 
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -143,6 +144,7 @@ def main() -> None:
     from shardwright.console.leave import heed_termination, leave
 
     heed_termination()
+    gc.set_threshold(20_000, 20, 20)  # after every 700 new objects: 1.3 of the 17 s of a plan
     try:
         _run()
     except SystemExit as stop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -42,6 +43,7 @@ def leave(status: int) -> NoReturn:
         sys.stderr.write(f"error: stdout cannot be written: {error.strerror}\n")
     with contextlib.suppress(OSError):
         sys.stderr.flush()
+    gc.freeze()  # the interpreter would look through all objects of torch once more: a second
     sys.exit(status)
 
 
