@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from profiles.errors import ModelError
@@ -122,7 +123,7 @@ def _without_dropout(module: nn.Module) -> None:
             child.p = 0.0
         for holder in (child, vars(child).get("config")):
             for name, value in list(getattr(holder, "__dict__", {}).items()):
-                if "drop" in name.lower() and isinstance(value, float):
+                if isinstance(value, float) and "drop" in name.lower():
                     setattr(holder, name, 0.0)
 
 
@@ -255,12 +256,28 @@ def refuse_lazy(module: nn.Module, factory: str) -> None:
             )
 
 
+_DRAWING: set[Any] = {Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_}
+_DRAWING |= {nn.init.kaiming_uniform_, nn.init.kaiming_normal_}
+
+
+class _Device(DeviceContext):
+    """`torch.device(device)`. On meta no numbers are drawn, which would be half of a build."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        x: Any = args[0] if args else (kwargs or {}).get("tensor")
+        if func in _DRAWING and x.is_meta:
+            return x
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call] # torch's
+
+
 def _called(factory: Callable[[], Any], name: str, device: str, seed: int) -> Any:
     """The result of a factory. If it needs values of weights on meta (an orthogonal layer does), it
     is called on the CPU, and the values are removed."""
     torch.manual_seed(seed)
     try:
-        with torch.device(device):
+        with _Device(device):
             return factory()
     except Exception as error:
         if device != "meta" or not needs_values(error):
@@ -340,8 +357,8 @@ def _without_cache(module: nn.Module) -> bool:
 def _rebatched(x: Tensor, own: int, micro_batch: int, kind: torch.dtype) -> Tensor:
     if x.is_floating_point():
         x = x.to(kind)
-    index = torch.arange(micro_batch, device=x.device) % own
-    return x.index_select(0, index)
+    index = torch.arange(micro_batch) % own
+    return x.index_select(0, index.to(x.device))
 
 
 def _rebatched_tree(targets: Any, own: int, micro_batch: int, kind: torch.dtype) -> Any:
@@ -364,7 +381,7 @@ def _from_config(
     previous = torch.get_default_dtype()
     torch.set_default_dtype(kind)
     try:
-        with torch.device(device):
+        with _Device(device):
             module = cls(config)
     except Exception as error:
         raise _not_built(spec, cls, error) from error
