@@ -185,7 +185,7 @@ def described_of(model: str, seq: int | None, *, runs_here: bool = False) -> Des
         first_layer(found.entries, figures.num_layers)
     if runs_here and figures.uncounted:
         raise InputError(uncounted_words(model, figures))
-    if runs_here and found.entries and (why := why_not_split(spec, found.entries)):
+    if runs_here and found.entries and (why := why_not_split(spec, found.entries, length)):
         raise InputError(f"{model}: {why}, and layouts split all of a layer")
     if runs_here and found.entries:
         figures = replace(figures, whole_tokens=not shares_tokens(spec, length))

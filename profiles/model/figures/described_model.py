@@ -24,7 +24,7 @@ from profiles.model.figures.figures_from_config import (
 from profiles.model.figures.figures_from_trace import SOFT_CAPPED, ModelFigures, figures_of_trace
 from profiles.model.graph import ModelGraph
 from profiles.model.loaders import OWN_LOSS, ModelSpec, need_to_build, position_count, resolve_model
-from profiles.model.tracing.traced import kept
+from profiles.model.tracing.traced import kept, unsplit_graph
 
 FIGURES_SCHEMA = "shardwright/figures@2"
 # Samples of a trace; torch takes shortcuts for one.
@@ -96,14 +96,15 @@ def _figures(spec: ModelSpec, length: int) -> ModelFigures | tuple[type[InputErr
 
 
 @functools.lru_cache(maxsize=64)
-def why_not_split(spec: ModelSpec, entries: tuple[str, ...]) -> str:
+def why_not_split(spec: ModelSpec, entries: tuple[str, ...], length: int) -> str:
     """Why tensor parallelism does not split the layers of a model that is no configuration in
     `CONFIG_KINDS`, as layouts assume; "" if it does. `entries` of its blocks."""
     from profiles.model.tracing.trace import executor_build, executor_facts
 
-    module = executor_build(spec).module
+    module = executor_build(spec, sequence_length=length).module
     weights = {name: p.numel() for name, p in module.named_parameters() if p.dim() > 1}
-    whole = left_whole(weights, executor_facts(spec, sequence_length=1).rules, entries)
+    rules = executor_facts(spec, sequence_length=length).rules
+    whole = left_whole(weights, rules, entries)
     return f"tensor parallelism leaves {whole} whole" if whole else ""
 
 
@@ -112,7 +113,7 @@ def splits_vocabulary(spec: ModelSpec) -> bool:
     from profiles.model.tracing.trace import executor_build
     from profiles.model.tracing.trace_vocabulary import vocabulary_rules
 
-    return bool(vocabulary_rules(executor_build(spec)))
+    return bool(vocabulary_rules(executor_build(spec, sequence_length=1)))
 
 
 def shares_tokens(spec: ModelSpec, length: int) -> bool:
@@ -125,23 +126,17 @@ def shares_tokens(spec: ModelSpec, length: int) -> bool:
 
 
 def _traced(spec: ModelSpec, length: int) -> ModelGraph:
-    """The forward pass. Users' modules contain constants of torch's default type, which need fp32
-    weights; grouped products of experts need bf16."""
+    """The trace of plans, in bf16. Users' modules may contain constants of torch's default type,
+    which need fp32 weights; then only the forward pass is traced."""
     need_to_build(spec)
     from profiles.model.tracing.trace import trace_graph
 
-    first, second = ("float32", "bfloat16") if spec.factory else ("bfloat16", "float32")
     try:
+        return unsplit_graph(spec, _SAMPLES, length, "bfloat16")
+    except TraceError:
         return trace_graph(
-            spec, micro_batch=_SAMPLES, sequence_length=length, dtype=first, backward=False
+            spec, micro_batch=_SAMPLES, sequence_length=length, dtype="float32", backward=False
         )
-    except TraceError as error:
-        try:
-            return trace_graph(
-                spec, micro_batch=_SAMPLES, sequence_length=length, dtype=second, backward=False
-            )
-        except TraceError:
-            raise error from None
 
 
 def _config_notes(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -341,16 +341,17 @@ def executor_facts(
     spec: ModelSpec, *, sequence_length: int, sequence_parallel: bool = False
 ) -> ExecutorFacts:
     """The facts of `executor_build`. The last ones are cached, like the last builds."""
-    return _facts(*_build_key(spec, sequence_length), sequence_parallel)
+    return _facts(*build_key(spec, sequence_length), sequence_parallel)
 
 
-def executor_build(spec: ModelSpec) -> BuiltModel:
+def executor_build(spec: ModelSpec, *, sequence_length: int) -> BuiltModel:
     """An fp32 build, with enough samples that torch takes no shortcuts, not to be changed. The last
     ones are cached, except for a factory of another function, such as one loaded again."""
-    return _build(*_build_key(spec, 1))
+    return _build(*build_key(spec, sequence_length))
 
 
-def _build_key(spec: ModelSpec, sequence_length: int) -> tuple[ModelSpec, int, object]:
+def build_key(spec: ModelSpec, sequence_length: int) -> tuple[ModelSpec, int, object]:
+    """The key of a cached build. A factory makes its own inputs, whatever the length."""
     return (spec, 1, imported(spec.factory)) if spec.factory else (spec, sequence_length, None)
 
 

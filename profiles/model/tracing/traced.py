@@ -186,8 +186,11 @@ def trace_model(
         if tp == 1:
             alone = facts().why_not(1)
             graphs = tuple(
-                replace(graph, why_not_tensor_parallel=alone)
-                for graph in _unsplit_graphs(spec, sequence_length, dtype, target, _code(spec))
+                replace(
+                    unsplit_graph(spec, batch, sequence_length, dtype, target),
+                    why_not_tensor_parallel=alone,
+                )
+                for batch in _BATCHES
             )
             why = facts().tokens.why_not
         elif not (why := facts().why_not(tp)):
@@ -219,29 +222,31 @@ def trace_model(
     return TracedModel(files, trace_at, target, spec, refused, sequence_parallel=sequence_parallel)
 
 
-@functools.lru_cache(maxsize=4)
-def _unsplit_graphs(
-    spec: ModelSpec, sequence_length: int, dtype: str, target: str, code: object
-) -> tuple[ModelGraph, ModelGraph]:
-    """The graphs of `_BATCHES` samples on one rank, which do not depend on how ranks share a layer:
-    traced once for plans with and without sequence parallelism."""
+def unsplit_graph(
+    spec: ModelSpec, micro_batch: int, sequence_length: int, dtype: str, target: str = "gpu"
+) -> ModelGraph:
+    """The graph of 2 or 3 samples on one rank, which does not depend on how ranks share a layer:
+    figures, and plans with and without sequence parallelism, use one trace."""
+    from profiles.model.tracing.trace import build_key
+
+    graph = _unsplit_graph(*build_key(spec, sequence_length), dtype, target, micro_batch)
+    return replace(graph, sequence_length=sequence_length)
+
+
+@functools.lru_cache(maxsize=8)
+def _unsplit_graph(
+    spec: ModelSpec, length: int, factory: object, dtype: str, target: str, micro_batch: int
+) -> ModelGraph:
     from profiles.model.tracing.trace import trace_graph
 
-    trace = functools.partial(
-        trace_graph, spec, sequence_length=sequence_length, dtype=dtype, target=target
-    )
-    first = trace(micro_batch=_BATCHES[0])
-    second = trace(micro_batch=_BATCHES[1], like=first)
+    trace = functools.partial(trace_graph, spec, sequence_length=length, dtype=dtype, target=target)
+    if micro_batch == _BATCHES[0]:
+        return trace(micro_batch=micro_batch)
+    first = _unsplit_graph(spec, length, factory, dtype, target, _BATCHES[0])
+    second = trace(micro_batch=micro_batch, like=first)
     if interpolate((first, second), max(_BATCHES) + 1) is None:
-        second = trace(micro_batch=_BATCHES[1])  # skips the same blocks as the first
-    return first, second
-
-
-def _code(spec: ModelSpec) -> object:
-    """The function of a factory, another one if its module was loaded again."""
-    from profiles.model.building.build import imported
-
-    return imported(spec.factory) if spec.factory else None
+        return trace(micro_batch=micro_batch)  # skips the same blocks as the first
+    return second
 
 
 def kept(
