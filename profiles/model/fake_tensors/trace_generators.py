@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 Kept = torch.Generator | random.Random | numpy.random.RandomState | numpy.random.Generator
+_OF_MODULES = frozenset(vars(nn.Module()))  # attributes of every module, none a generator
 # The generators behind the functions of `random` and numpy.random.
 _PYTHON: Any = random.getstate.__self__  # type: ignore[attr-defined] # a bound method
 _NUMPY: Any = numpy.random.get_state.__self__  # type: ignore[attr-defined] # a bound method
@@ -33,6 +34,8 @@ class Generators:
         """Add the generators that are attributes of a model's modules."""
         for path, child in module.named_modules():
             for name, value in vars(child).items():
+                if name in _OF_MODULES:
+                    continue
                 if isinstance(value, Kept) and not isinstance(value, random.SystemRandom):
                     self._all.append((f"{path}.{name}", value))
 

@@ -75,9 +75,9 @@ def structure(module: nn.Module) -> Any:
     Class tree, parameters, buffers and plain attributes without layer numbers (trace.py compares
     the traces of some members of each group).
     """
-    attributes = tuple(
+    attributes = sorted(
         (name, value)
-        for name, value in sorted(vars(module).items())
+        for name, value in vars(module).items()
         if isinstance(value, (bool, int, float, str))
         and not any(word in name for word in _INDEX_NAMES)
     )
@@ -89,7 +89,7 @@ def structure(module: nn.Module) -> Any:
         (name, tuple(b.shape)) if b is not None else (name,) for name, b in module._buffers.items()
     )
     children = tuple((name, structure(child)) for name, child in module._modules.items() if child)
-    return (type(module), attributes, parameters, buffers, children)
+    return (type(module), tuple(attributes), parameters, buffers, children)
 
 
 def repeated(

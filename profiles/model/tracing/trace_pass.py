@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +47,12 @@ from profiles.model.tracing.trace_fused import (
 from profiles.model.tracing.trace_ops import dtype_name
 from profiles.model.tracing.trace_recorder import Recorder
 from profiles.model.tracing.trace_scans import fused_scans
-from profiles.model.tracing.trace_side_effects import GivenWatch, StateWatch, watched_functions
+from profiles.model.tracing.trace_side_effects import (
+    GivenWatch,
+    StateWatch,
+    modules_above,
+    watched_functions,
+)
 from profiles.model.tracing.trace_split_layers import NoExchange
 from profiles.model.tracing.trace_tensor_parallel import Sharding
 
@@ -119,6 +125,7 @@ class TracedPass:
     calls: dict[str, list[tuple[int, bool]]] = field(default_factory=dict)
     clamped: tuple[str, ...] = ()
     drawn: list[bool] = field(default_factory=list)
+    _above: set[str] = field(default_factory=set)  # modules in which a block begins
     _handed_on: tuple[str, Any] = ("", ())  # the last block of a list, and its output
     _failing: tuple[BaseException | None, str] = (None, "")  # an error and its module
 
@@ -144,7 +151,8 @@ class TracedPass:
 
         Raises TraceError, and NotRepeated if a skipped block is called differently.
         """
-        self.fakes = fakes
+        self.fakes, self._above = fakes, modules_above(self.members)
+        watch = StateWatch(self.built.module)
 
         def used() -> None:
             self.expected.add(len(self.cuts) - 1)
@@ -167,7 +175,7 @@ class TracedPass:
             self.drawn = stack.enter_context(as_in_real_runs(self.built.module, draws))
             settings = {"uneven": uneven, "opposite": opposite, "draws": draws, "unknown": True}
             shapes = stack.enter_context(expected_shapes(used, assumed, **settings))
-            self.shapes, watch = shapes, StateWatch(self.built.module)
+            self.shapes = shapes
             self.recorder = Recorder(
                 fakes.keys, self._watch_gradient, watch, shapes.values, target=target
             )
@@ -246,15 +254,15 @@ class TracedPass:
             if path == "":
                 continue
             if path in self.candidates:
-                first = partial(self._at_candidate, path)
+                first = partial(_plain, self._at_candidate, path)
                 keep(module.register_forward_pre_hook(first, with_kwargs=True))
                 if path in standing:
-                    hook = partial(remember, path)
+                    hook = partial(_plain, remember, path)
                     keep(module.register_forward_hook(hook, with_kwargs=True))
                 if path in self.skipped:
-                    forward = partial(self._substitute, path, recipes)
+                    forward = partial(_plain, self._substitute, path, recipes)
                     stack.enter_context(other_forward(module, forward))
-            enter, leave = partial(self._enter, path), partial(self._leave, path)
+            enter, leave = partial(_plain, self._enter, path), partial(_plain, self._leave, path)
             keep(module.register_forward_pre_hook(enter, with_kwargs=True))
             keep(module.register_forward_hook(leave, always_call=True))
         for p in self.fakes.tensors:
@@ -337,6 +345,7 @@ class TracedPass:
             self._watch_gradient(record.number, x)
         cut.specs, cut.numbers = tuple(specs), tuple(numbers)
         self.cuts.append(cut)
+        self._above |= modules_above([path])
         self.collectives.append([])
         self.recorder.cut()
 
@@ -393,11 +402,8 @@ class TracedPass:
     def _is_unit(self, path: str, module: nn.Module) -> bool:
         """Whether a stage runs the module either as a whole or not at all: the top-most module with
         weights in which no block begins."""
-        opening = self.members.union(self.entries) - {""}
-        parent = path.rpartition(".")[0]
-        above = not parent or any(entry.startswith(f"{parent}.") for entry in opening)
-        inside = any(entry.startswith(f"{path}.") for entry in opening)
-        return above and not inside and next(module.parameters(), None) is not None
+        alone = path.rpartition(".")[0] in self._above and path not in self._above
+        return alone and next(module.parameters(), None) is not None
 
     def _numbers(self, leaves: list[Any]) -> list[int]:
         records = [
@@ -502,6 +508,12 @@ def path_in_block(path: str, entry: str) -> str:
     if path == entry:
         return ""
     return path.removeprefix(f"{entry}.") if entry else path
+
+
+def _plain(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The result of a hook, in which reading an attribute of a tensor is no call to intercept."""
+    with torch._C.DisableTorchFunction():
+        return hook(*args, **kwargs)
 
 
 def _drop_gradient(parameter: Tensor) -> None:

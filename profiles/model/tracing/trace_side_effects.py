@@ -131,7 +131,7 @@ def _buffers(module: nn.Module) -> dict[int, str]:
     return found
 
 
-def modules_above(entries: list[str]) -> set[str]:
+def modules_above(entries: Iterable[str]) -> set[str]:
     """Paths of the modules whose code runs between blocks with these entries."""
     return {entry[:i] for entry in entries for i, c in enumerate(entry) if c == "."} | {""}
 
