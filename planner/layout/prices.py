@@ -65,11 +65,6 @@ class Layouts(Meshes):
         arrays = {name: getattr(self, name)[index] for name in _ARRAYS}
         return Layouts(options=self.options, **arrays)
 
-    @property
-    def plain(self) -> bool:
-        """Whether all options are at their defaults."""
-        return self.options == (RunOption(),)
-
     def key(self, *names: str) -> NDArray[np.int64]:
         """[layouts, names] the values of some axes."""
         return np.stack([getattr(self, name) for name in names], axis=1)
@@ -153,8 +148,8 @@ def _choices(axes: Axes, context: LayoutContext, meshes: Meshes, index: int) -> 
 Array = NDArray[np.float64]
 
 # Axes on which the features of layers and of meshes depend.
-_LAYER_AXES = ("tp", "cp", "ep", "micro_batch", "recompute")
-_MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage")
+_LAYER_AXES = ("tp", "cp", "ep", "micro_batch", "recompute", "option")
+_MESH_AXES = ("tp", "cp", "ep", "pp", "dp", "zero_stage", "option")
 _OWN = ("microbatches", "pp", "vpp", "idle_share", "overlaps_experts")
 _RECOMPUTED = tuple(f.name for f in fields(Features) if f.name.startswith("recomputed_"))
 _CHUNK = 1 << 17
@@ -215,10 +210,11 @@ class LayoutPrices:
         messages between stages leave the node, and over how many ranks of a tp group experts are
         spread."""
         keys = layouts.key(*_LAYER_AXES)
-        if not layouts.plain or self.base.far_levels:
+        sharing = [RunOption(sequence_parallel=shared) for shared in (False, True)]
+        if any(option not in sharing for option in layouts.options) or self.base.far_levels:
             # The order of axes and the levels beyond the node make messages depend on the whole
             # mesh.
-            return np.column_stack([keys, layouts.key("pp", "dp", "option")])
+            return np.column_stack([keys, layouts.key("pp", "dp")])
         ranks = layouts.devices
         node = self.base.node_devices
         crosses = (ranks // layouts.pp >= node) | (ranks > node)
@@ -227,8 +223,7 @@ class LayoutPrices:
         return np.column_stack([keys, cut, taken])
 
     def _mesh_keys(self, layouts: Layouts) -> NDArray[np.int64]:
-        keys = layouts.key(*_MESH_AXES, *(() if layouts.plain else ("option",)))
-        return np.column_stack([keys, self._chunks(layouts)])
+        return np.column_stack([layouts.key(*_MESH_AXES), self._chunks(layouts)])
 
     def _chunks(self, layouts: Layouts) -> NDArray[np.int64]:
         """[layouts, 2] virtual stages per rank, and whether they are placed in a V; (1, 0) if the

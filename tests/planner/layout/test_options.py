@@ -194,6 +194,14 @@ def test_ranks_share_tokens_as_requested_and_only_where_tp_has_several(requested
     assert found == {1: {False}, 2: shares}
 
 
+def test_layers_priced_once_with_and_once_without_shared_tokens():
+    """Not once per mesh: stages, replicas and tensor-parallel ranks within and beyond a node."""
+    asked = question("llama-3.1-70b", "8x4xh100-sxm", "torch", 64, 4096)
+    base, context = context_of(asked)
+    found = check_arrays(base, legal_layouts(asked.space, context), 100)
+    assert {option.sequence_parallel for option in found} == {False, True}
+
+
 def test_a_model_whose_blocks_need_all_tokens_has_no_layouts_that_share_them():
     asked = question("tiny-llama-demo", "1x4xh100-sxm", "torch", 8, 512, tp=(2,))
     whole = replace(asked, model=replace(asked.model, whole_tokens=True))
@@ -205,7 +213,7 @@ def test_nothing_asked_is_one_option():
     asked = question()
     _, context = context_of(asked)
     assert context.options == (RunOption(),)
-    assert legal_layouts(asked.space, context).plain
+    assert legal_layouts(asked.space, context).options == (RunOption(),)
 
 
 @pytest.mark.parametrize(("gigabits", "crosses"), [(10.0, "pp"), (1600.0, "dp"), (6400.0, "dp")])
