@@ -400,14 +400,15 @@ def _compared(
     if known is None:
         return True, True
     target, *given = (torch.zeros_like(known) if x is None else x for x in (whole, *parts))
-    alike = all(_error(x, target, least) <= _TOLERANCE for x in given)
-    return alike, _error(torch.stack(given).sum(0), target, least) <= _TOLERANCE
+    size = max(float(target.double().norm()), least)
+    alike = all(_error(x, target, size) <= _TOLERANCE for x in given)
+    return alike, _error(torch.stack(given).sum(0), target, size) <= _TOLERANCE
 
 
-def _error(x: Tensor, y: Tensor, least: float = 0.0) -> float:
-    """Difference relative to the norm of y; infinite for NaN and different shapes."""
+def _error(x: Tensor, y: Tensor, size: float = 0.0) -> float:
+    """Difference relative to `size`, or to the norm of y; infinite for NaN and different shapes."""
     if x.shape != y.shape:
         return float("inf")
-    size = max(float(y.double().norm()), least, 1e-30)
+    size = max(size or float(y.double().norm()), 1e-30)
     found = float((x.double() - y.double()).norm()) / size
     return found if found == found else float("inf")
