@@ -144,7 +144,7 @@ def main() -> None:
     from shardwright.console.leave import heed_termination, leave
 
     heed_termination()
-    gc.set_threshold(20_000, 20, 20)  # after every 700 new objects: 1.3 of the 17 s of a plan
+    gc.set_threshold(100_000, 20, 20)  # after every 700 new objects: 1.3 of the 17 s of a plan
     try:
         _run()
     except SystemExit as stop:
