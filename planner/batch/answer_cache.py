@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 from planner.axes import Axes
 from planner.batch.answer_file import decision_of, kept_answer, schema_of
 from planner.batch.sweep import Answer, Posed, finished
-from profiles.document import content_hash, encode, write_document
+from profiles.document import content_hash, encode, write_document, write_text
 from profiles.hardware.catalogue.cluster import Cluster
 from profiles.model.tracing.traced import TracedModel
 from simulator.values.workload import Workload
@@ -108,7 +109,9 @@ class AnswerCache:
 
     def keep(self, key: str, answer: Answer) -> None:
         """Write the answer; the oldest answers above KEPT_ANSWERS are deleted."""
-        write_document(self._path(key), answer, schema=schema_of(answer))
+        # In one line, as json's own encoder in C writes it; a plan's timeline is long.
+        data = {"schema": schema_of(answer), **encode(answer)}
+        write_text(self._path(key), json.dumps(data, allow_nan=False))
         kept = sorted(self.folder.glob("*.json"), key=_written)
         for path in kept[: max(0, len(kept) - KEPT_ANSWERS)]:
             path.unlink(missing_ok=True)

@@ -110,7 +110,9 @@ def run_static_bytes(
         optimizer.append(State(-saved, *linear, 1))
     # Our executor offloads shards of gradients; gradients that stay whole are on the device.
     stay = framework.own_executor and (whole_sums or run.zero_stage < 2)
-    gradient = _gradient_bytes(replace(run, optimizer_offload=False) if stay else run, memory)
+    if stay and run.optimizer_offload:
+        run = replace(run, optimizer_offload=False)
+    gradient = _gradient_bytes(run, memory)
     found = static_bytes(
         parameters=parameters,
         gradients=[State(gradient, *trained, NEVER_SHARED if whole_sums else 2)],
