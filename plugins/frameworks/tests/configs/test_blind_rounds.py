@@ -920,13 +920,20 @@ FACTORY = (
 
 
 @pytest.mark.parametrize(
-    "model", ["zai-org/GLM-4.7-Flash", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"]
+    ("model", "layers", "source"),
+    [
+        ("zai-org/GLM-4.7-Flash", None, ""),
+        # Llama 3.1 8B trained further; DeepSeek-R1 has 61 layers.
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", 32, "Llama 3 8B"),
+    ],
 )
 def test_a_smaller_model_of_a_family_has_no_figures_of_the_large_one(
-    tmp_path: Path, model: str
+    tmp_path: Path, model: str, layers: int | None, source: str
 ) -> None:
     named = read(tmp_path, "a.yaml", FACTORY.format(model=model)).model
-    assert (named.name, named.num_layers, named.figures_of) == (model, None, "")
+    assert (named.name, named.num_layers) == (model, layers)
+    assert named.figures_of.startswith(source)
+    assert bool(named.figures_of) is bool(source)
 
 
 def test_batches_and_lengths_without_a_reader_are_named(tmp_path: Path) -> None:
