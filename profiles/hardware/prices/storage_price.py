@@ -41,16 +41,21 @@ class StoragePrice:
 
     def __post_init__(self) -> None:
         if min(self.usd_per_gib_month.low, self.egress_usd_per_gib.low) < 0:
-            raise InputError("prices of storage and egress must not be negative")
+            raise InputError(
+                "prices of storage and egress must be 0 or more, got "
+                f"${self.usd_per_gib_month.low:g} per GiB and month and "
+                f"${self.egress_usd_per_gib.low:g} per GiB of egress"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStorage:
-    """[storage] of a price file; None means the default of `size`.
+    """The table [storage] of a user's price file: prices, and sizes that replace the defaults of
+    `size` (None: the default).
 
-    dataset_gib       of the tokenized dataset
-    checkpoints_kept  at a time
-    egress_gib        at the end of the run
+    dataset_gib       size of the tokenized dataset
+    checkpoints_kept  checkpoints that are stored at the same time
+    egress_gib        data that leaves the provider when the run ends
     """
 
     provider: str

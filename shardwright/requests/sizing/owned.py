@@ -24,8 +24,13 @@ _PARTS, _GRADIENT_BYTES = 32, 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedOption:
-    """A way to use both: days of the requested run, tokens per day of all jobs together, and
-    dollars of the rented part; None with the reason in `why`."""
+    """A way to use owned and rented devices.
+
+    days            of the requested run
+    tokens_per_day  of all jobs together
+    usd             of the rented part
+    why             why the figures are None, otherwise ""
+    """
 
     title: str
     days: float | None = None

@@ -56,7 +56,7 @@ class MLPerfReader:
         self._by_epoch = self._uncounted = False
 
     def read(self, line: str) -> LogRecord | None:
-        """Steps, facts, or an event between steps."""
+        """A line's steps, facts of the run, or event between steps; None for other lines."""
         event = _event(line)
         if event is None:
             return None
