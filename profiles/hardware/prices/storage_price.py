@@ -42,7 +42,7 @@ class StoragePrice:
     def __post_init__(self) -> None:
         if min(self.usd_per_gib_month.low, self.egress_usd_per_gib.low) < 0:
             raise InputError(
-                "prices of storage and egress must be 0 or more, got "
+                "prices of storage and egress must not be negative, got "
                 f"${self.usd_per_gib_month.low:g} per GiB and month and "
                 f"${self.egress_usd_per_gib.low:g} per GiB of egress"
             )
